@@ -94,7 +94,7 @@ def client_of(settings: tuple[tuple[str, Scalar], ...], partition: int) -> DQNFe
 @client_app.train()
 def train(message: Message, context: Context) -> Message:
     """One full-batch gradient step."""
-    from dqnfed_flwr.types import ClientTask
+    from dqnfed_flwr.types import ClientTask, on_host
 
     settings = tuple((key, value) for key, value in context.run_config.items() if key not in OWN)
     theta = message.content.array_records["arrays"]["theta"].numpy()
@@ -103,6 +103,6 @@ def train(message: Message, context: Context) -> Message:
     reply = client.work(task, theta)
     if reply.row is None:
         raise ValueError("a task to train brings a gradient")
-    arrays = ArrayRecord({"theta": Array(theta - np.float32(LR) * reply.row)})
+    arrays = ArrayRecord({"theta": Array(theta - np.float32(LR) * on_host(reply.row))})
     metrics = MetricRecord({"num-examples": reply.num_examples})
     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.linalg.row_store import RowMemory
@@ -65,7 +66,7 @@ class LastReply:
         """A new round: no reply is there."""
         self._held.clear()
 
-    def take(self, client: int, row: Float32Array) -> None:
+    def take(self, client: int, row: Float32Array | Tensor) -> None:
         """A reply arrives."""
         self._held.put(client, row)
 

@@ -32,7 +32,7 @@ from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run_in_process
 from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.strategy.strategy import DQNFed
-from dqnfed_flwr.types import ClientReply, Evaluation
+from dqnfed_flwr.types import ClientReply, Evaluation, on_host
 
 BARS = (Bar("messages_per_second", ">=", 1000), Bar("overhead", "<=", 1.10))
 DIM, CLASSES = 4, 10
@@ -63,13 +63,13 @@ def answer_evaluation(message: Message, context: Context) -> Message:
 
 def _work(message: Message, client: int) -> ClientReply:
     sent = wire.decode_task(message.content)
-    task, step = sent.task, sent.step
+    task, theta, step = sent.task, on_host(sent.theta), None if sent.step is None else on_host(sent.step)
     gradient = 1 + np.sin(np.arange(1, DIM + 1, dtype=np.float32) * (client + 1)) / 10
 
     def loss_at(factor: float) -> float:
         if step is None or factor == task.factor:
-            return FAR + float(gradient @ sent.theta)
-        return FAR + float(gradient @ (sent.theta + np.float32(task.factor - factor) * step))
+            return FAR + float(gradient @ theta)
+        return FAR + float(gradient @ (theta + np.float32(task.factor - factor) * step))
 
     return ClientReply(
         num_examples=1,

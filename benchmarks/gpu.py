@@ -1,13 +1,15 @@
-"""Seconds of a round on one card: this engine, a plain torch loop, and Flower's engine with the same share of the card.
+"""One card, all of it in six minutes: bits, tests, seconds of a round beside a plain torch loop, server work, memory.
 
-A round takes a full gradient of every client and a step with a fixed rate: of ResNet-18 with GroupNorm on images of
-noise of CIFAR's size, and of adapters in a transformer on random characters, each in float32 and with bf16 autocast.
-The loop holds everything on the card, and keeps its rows and its step there. `shared` has four clients of this engine
-at work at the same time, as Flower's engine has. Medians leave out the first round, which opens the clients, and the
-last, which asks for losses alone. `same_bits` says whether two runs end at the same model.
+A round takes a full gradient of every client: of ResNet-18 with GroupNorm on images of noise of CIFAR's size, by a
+step with a fixed rate, by FedAvg with one step of all samples, and by the defaults; and of adapters in a transformer on
+random characters, by the first; each in float32 and with bf16 autocast. The loop does the same passes, holds everything
+on the card, and keeps its rows and its step there. `shared` has four clients of this engine at work at the same time,
+as Flower's engine has (`--flower`). Medians leave out the first round, which opens the clients, and the last, which
+asks for losses alone. `same_bits` says whether runs, and rows put in two orders, end at the same bits. `server_seconds`
+are those from K rows on the card to the step; `peak_over_room` is memory over rows, six models and two chunks.
 
-    python -m benchmarks.gpu                        # minutes on one card, no network
-    python -m benchmarks.gpu --device cpu --small   # the whole of it in seconds
+    python -m benchmarks.gpu --json card.json       # one card, no network
+    python -m benchmarks.gpu --device cpu --small   # the whole of it in a minute, with small models
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks._card import peak, room, server_work, tests
 from benchmarks._common import Bar, Json, arguments, median, quiet, report
 from benchmarks._transformer import CharTransformer, adapted
 from benchmarks.engine import write_images
@@ -48,7 +51,20 @@ SIZES: Mapping[str, Mapping[str, int]] = {
     "small": {"width": 16, "layers": 1, "heads": 2, "length": 16, "samples": 8, "images": 10},
 }
 VOCABULARY, RANK, RATE = 80, 8, 0.01
-BARS = (Bar("resnet_over_loop", "<=", 1.1), Bar("lora_over_loop", "<=", 1.1), Bar("same_bits", ">=", 1))
+BARS = (
+    *(Bar(f"resnet_{name}_over_loop", "<=", limit) for name, limit in (("default", 1.1), ("fedavg", 1.05))),
+    *(Bar(f"resnet_{name}_bf16_over_loop", "<=", limit) for name, limit in (("default", 1.25), ("fedavg", 1.15))),
+    Bar("lora_over_loop", "<=", 1.1),
+    Bar("lora_bf16_over_loop", "<=", 1.1),
+    Bar("server_seconds_10", "<=", 0.003),
+    Bar("server_seconds_100", "<=", 0.015),
+    Bar("peak_over_room", "<=", 1),
+)
+"""Of a card alone."""
+SOUND = (Bar("same_bits", ">=", 1), Bar("tests_failed", "<=", 0))
+FIXED: Mapping[str, Any] = {"dqn-fed.form": "one-sided", "step-rule": "fixed", "step.lr": RATE}
+FEDAVG: Mapping[str, Any] = {"method": "fedavg", "local.batch-size": 0, "local.epochs": 1}
+MILLIONS = 11_000_000
 
 
 class Characters(NextTokenLosses):
@@ -92,7 +108,8 @@ class PlainLoop:
         held = [DeviceParts(settings, self._task, part, k, outputs, device) for k, part in enumerate(parts)]
         self._samples = [one.part("train") for one in held]
         flat = FlatModel(self._task.build(*build, seed=settings.seed, dtype=torch.float32), device, bf16=self._bf16)
-        self._chunk = LocalLoss(flat, self._samples[0], task=self._task).chunk  # as the engine chooses it
+        self.loss = LocalLoss(flat, self._samples[0], task=self._task)  # that of a client
+        self._chunk = self.loss.chunk  # as the engine chooses it
 
     def round(self) -> None:
         """A step."""
@@ -121,9 +138,9 @@ class PlainLoop:
         return torch.autocast(self._device.type, torch.bfloat16) if self._bf16 else nullcontext()
 
 
-def loop_seconds(settings: Settings, device: torch.device, rounds: int) -> float:
+def loop_seconds(loop: PlainLoop, rounds: int) -> float:
     """Median seconds of a round of the loop, without the first."""
-    loop, seconds = PlainLoop(settings, device), []
+    seconds = []
     for _ in range(rounds + 1):
         since = time.perf_counter()
         loop.round()
@@ -134,19 +151,23 @@ def loop_seconds(settings: Settings, device: torch.device, rounds: int) -> float
 def measured(name: str, settings: Settings, device: torch.device, *, flower: bool) -> dict[str, Json]:
     """The figures of one model, their keys beginning with `name`."""
     runs: dict[str, Callable[[], RunResult]] = {
-        "": lambda: run_in_process(settings, jobs=1),
         "_shared": lambda: run_in_process(settings, jobs=round(1 / GPU_SHARE)),
         **({"_flower": lambda: run_flower(settings)} if flower else {}),
     }
-    results = {key: work() for key, work in runs.items()}
+    results = dict[str, RunResult]()
+    used = peak(device, lambda: results.update({"": run_in_process(settings, jobs=1)}))
+    results |= {key: work() for key, work in runs.items()}
     seconds = {key: round_seconds(result) for key, result in results.items()}
-    loop = loop_seconds(settings, device, settings.rounds - 2)
+    plain, parameters = PlainLoop(settings, device), int(results[""].theta.size)
+    loop = loop_seconds(plain, settings.rounds - 2)
     return {
-        f"{name}_parameters": int(results[""].theta.size),
+        f"{name}_parameters": parameters,
         f"{name}_loop_seconds": loop,
         **{f"{name}{key}_seconds": value for key, value in seconds.items()},
         f"{name}_over_loop": seconds[""] / loop,
         **({f"{name}_flower_over_shared": seconds["_flower"] / seconds["_shared"]} if flower else {}),
+        f"{name}_peak_bytes": used,
+        f"{name}_peak_over_room": used / room(settings, parameters, plain.loss),
         f"{name}_same_bits": int(np.array_equal(results[""].theta, results["_shared"].theta)),
     }
 
@@ -156,8 +177,9 @@ def workloads(folder: Path, clients: int, shared: Mapping[str, Any]) -> Iterator
     data, small = folder / "noise.npz", sizes() is SIZES["small"]
     write_images(data, clients * sizes()["images"])
     images = {**shared, "data": str(data), "partition": "iid", "model": "cnn" if small else "resnet18-gn"}
-    characters = {**shared, "task": "benchmarks.gpu:Characters"}
-    for name, settings in (("resnet", images), ("lora", characters)):
+    characters = {**shared, "task": "benchmarks.gpu:Characters", **FIXED}
+    resnet = {"resnet": FIXED, "resnet_fedavg": FEDAVG, "resnet_default": {}}
+    for name, settings in (*((name, {**images, **more}) for name, more in resnet.items()), ("lora", characters)):
         for suffix, autocast in (("", "none"), ("_bf16", "bf16")):
             yield name + suffix, Settings.from_mapping({**settings, "local.autocast": autocast})
 
@@ -176,17 +198,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     clients, rounds = given.clients or (2 if given.small else 10), given.rounds or (1 if given.small else 5)
     shared: dict[str, Any] = {
         **{"device": given.device, "clients": clients, "rounds": rounds + 2, "evaluate-every": 0},
-        **{"checkpoint-every": 0, "local.threads": 1, "dqn-fed.form": "one-sided", "step-rule": "fixed"},
-        "step.lr": RATE,
+        **{"checkpoint-every": 0, "local.threads": 1, "rows.device": "device"},
     }
-    with_flower = find_spec("ray") is not None and (given.flower or not given.small)
-    figures: dict[str, Json] = {"card": torch.cuda.get_device_name(device) if device.type == "cuda" else "none"}
+    with_flower = find_spec("ray") is not None and given.flower
+    on_card = device.type == "cuda"
+    figures: dict[str, Json] = {"card": torch.cuda.get_device_name(device) if on_card else "none"}
+    for count in (3, 5) if given.small else (10, 100):
+        figures |= server_work(device, count, 1000 if given.small else MILLIONS)
+    print(f"{figures}\ntests ...", file=sys.stderr, flush=True)
+    figures |= tests(Path(__file__).parents[1])
     with quiet(), tempfile.TemporaryDirectory() as place:
         for name, settings in workloads(Path(place), clients, shared):
             print(f"{name} ...", file=sys.stderr, flush=True)
-            figures |= measured(name, settings, device, flower=with_flower)
+            found = measured(name, settings, device, flower=with_flower)
+            print(found, file=sys.stderr, flush=True)  # all that there is, should the time run out
+            figures |= found
+    peaks = [value for key, value in figures.items() if key.endswith("_over_room") and isinstance(value, float)]
+    figures["peak_over_room"] = max(peaks)
     figures["same_bits"] = int(all(value for key, value in figures.items() if key.endswith("_same_bits")))
-    report("one card", figures, BARS, given.json)
+    report("one card", figures, (*BARS, *SOUND) if on_card else SOUND, given.json)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor, nn
 
-    Vector = NDArray[np.floating] | Tensor
+    from dqnfed_flwr.types import Vector
 
 
 def line_point(theta_hat: Tensor, step: Tensor, factor_hat: float, factor: float) -> Tensor:

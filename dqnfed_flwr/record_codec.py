@@ -17,6 +17,8 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import numpy as np
 from numpy.typing import NDArray
 
+from dqnfed_flwr.types import on_host
+
 T = TypeVar("T")
 Arrays = Mapping[str, NDArray[np.generic]]
 NO_ARRAYS: Arrays = {}
@@ -40,7 +42,7 @@ def pack(value: Any, arrays: dict[str, NDArray[np.generic]], path: str = "") -> 
         return value
     if isinstance(value, np.generic):
         return value.item()
-    arrays[path] = value if isinstance(value, np.ndarray) else value.numpy()
+    arrays[path] = on_host(value)
     return path
 
 

@@ -12,6 +12,7 @@ import torch
 
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.schema.plan import RunPlan
+from dqnfed_flwr.schema.run import RunSettings
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 """Torch's dtypes by the setting `dtype`."""
@@ -75,6 +76,11 @@ def prepare_torch(threads: int, device: torch.device, *, fused: bool = True) -> 
 def may_fuse(run: RunPlan, device: torch.device) -> bool:
     """Whether attention may take torch's fused kernels: not where a run differentiates twice, on CUDA only if asked."""
     return not run.differentiates_twice and (device.type != "cuda" or run.settings.local.fused_attention)
+
+
+def rows_stay(settings: RunSettings, device: torch.device) -> bool:
+    """Whether a client leaves its row on its device until the bytes are needed, by the setting `rows.device`."""
+    return settings.rows.device == "device" or (settings.rows.device == "auto" and device.type == "cuda")
 
 
 @cache

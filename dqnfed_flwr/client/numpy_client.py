@@ -17,18 +17,17 @@ from numpy.typing import NDArray
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data.clients import Part
 from dqnfed_flwr.errors import ConfigError, ShapeError
-from dqnfed_flwr.types import ClientReply, ClientTask, Evaluation, Float64Array, FloatArray
+from dqnfed_flwr.types import ClientReply, ClientTask, Evaluation, Float64Array, FloatArray, on_host
 from dqnfed_flwr.version import package_version
 from dqnfed_flwr.wire.codecs import DIRECTIVE, EXTRA
 from dqnfed_flwr.wire.task import TASK_FIELDS
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from dqnfed_flwr.client.gradients import Scores
     from dqnfed_flwr.client.parts import ClientSource
     from dqnfed_flwr.client.shared_models import SharedModels
     from dqnfed_flwr.client.worker import Worker
+    from dqnfed_flwr.types import Vector
 
 Arrays = list[NDArray[Any]]
 HAS_STEP = "has-step"
@@ -74,10 +73,10 @@ class DQNFedClient(NumPyClient):
     def work(
         self,
         task: ClientTask,
-        theta: FloatArray | Tensor,
-        step: FloatArray | Tensor | None = None,
+        theta: Vector,
+        step: Vector | None = None,
         buffers: Mapping[str, NDArray[Any]] | None = None,
-        vectors: Mapping[str, FloatArray] | None = None,
+        vectors: Mapping[str, Vector] | None = None,
         *,
         lasting: bool = False,
     ) -> ClientReply:
@@ -93,7 +92,7 @@ class DQNFedClient(NumPyClient):
             [D], where the task or the settings need the line through the candidate.
         buffers : Mapping[str, NDArray] | None
             Buffers of the global model; None leaves them as they are.
-        vectors : Mapping[str, FloatArray] | None
+        vectors : Mapping[str, FloatArray | Tensor] | None
             Each [D], what the method sends to clients that train.
         lasting : bool
             Whether `theta` and `step` stay as they are, as arrays of a message do: clients of one process that are
@@ -102,8 +101,8 @@ class DQNFedClient(NumPyClient):
         Returns
         -------
         ClientReply
-            Its vectors are read-only. Loss, gradient, rate, probe and evaluation are those of the received model and
-            buffers; `buffers` are what local SGD left.
+            Its vectors are read-only; with `lasting` the row may be a tensor, as `rows.device` says. Loss, gradient,
+            rate, probe and evaluation are those of the received model and buffers; `buffers` are what local SGD left.
 
         Raises
         ------
@@ -145,7 +144,7 @@ class DQNFedClient(NumPyClient):
         return self._worker_for(num_classes).evaluation(theta, buffers, part)
 
     def precompute(
-        self, num_classes: int, theta: FloatArray, buffers: Mapping[str, NDArray[Any]], others: Sequence[DQNFedClient]
+        self, num_classes: int, theta: Vector, buffers: Mapping[str, NDArray[Any]], others: Sequence[DQNFedClient]
     ) -> None:
         """Compute loss and gradient at `theta` [D] for this client and others of the run in one pass.
 
@@ -185,7 +184,7 @@ class DQNFedClient(NumPyClient):
         """
         task, has_step = read_task(config)
         reply = self._work_on_lists(replace(task, train=True), parameters, has_step)
-        row: Arrays = [] if reply.row is None else [reply.row]
+        row: Arrays = [] if reply.row is None else [on_host(reply.row)]
         packed = [part for parts in reply.packed.values() for part in parts.values()]
         arrays = [*row, *reply.vectors.values(), *packed, *reply.buffers.values()]
         return arrays, reply.num_examples, metrics_of(reply)

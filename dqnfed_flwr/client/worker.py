@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dqnfed_flwr.client.curvature import Curvature
-from dqnfed_flwr.client.device import DTYPES, choose_device, may_fuse, prepare_torch
+from dqnfed_flwr.client.device import DTYPES, choose_device, may_fuse, prepare_torch, rows_stay
 from dqnfed_flwr.client.flat_model import FlatModel
 from dqnfed_flwr.client.gradients import LocalLoss, Scores
 from dqnfed_flwr.client.held_out import HeldOutTerms, HeldOutTest
@@ -37,19 +37,19 @@ from dqnfed_flwr.params import Line, ParamSpec
 from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.tasks._base import Task
 from dqnfed_flwr.tasks.arrays import ArrayTask
-from dqnfed_flwr.types import ClientReply, ClientTask, Evaluation, Float64Array, FloatArray, Probe, under
+from dqnfed_flwr.types import ClientReply, ClientTask, Evaluation, Float64Array, FloatArray, Probe, on_host, under
 from dqnfed_flwr.wire.codecs import KINDS, WHOLE
 from dqnfed_flwr.wire.rounding import Parts
 
 if TYPE_CHECKING:
-    from dqnfed_flwr.params import Vector
+    from dqnfed_flwr.types import Vector
 
 Buffers = Mapping[str, NDArray[Any]]
 _Key = tuple[int, torch.dtype, torch.device]
 _HELD_OUT = "held-out/"
 HELD_OUT_PARTS: tuple[Part, ...] = ("validation", "test")
 
-_COPIES: dict[_Key, tuple[weakref.ref[FloatArray], Tensor]] = {}
+_COPIES: dict[_Key, tuple[weakref.ref[Any], Tensor]] = {}
 _COPYING = threading.Lock()
 
 
@@ -79,6 +79,7 @@ class Worker:
         self._partition = partition
         self._dtype = DTYPES[settings.dtype]
         self._device = choose_device(settings.device, settings.dtype)
+        self._rows_stay = rows_stay(settings, self._device)
         prepare_torch(settings.local.threads, self._device, fused=may_fuse(self._plan, self._device))
         self.models = shared_models(settings, data, num_classes, self._device)
         self._left = self.models.buffers  # as this client's last work left them
@@ -202,7 +203,7 @@ class Worker:
         if point is not None:
             result = self._work.perform(request, point)
             vectors, packed = _to_send(result, request.key)
-            row, coded, grown = self._row_to_send(result.row, task.exchange)
+            row, coded, grown = self._row_to_send(result.row, task.exchange, stays=lasting and self._rows_stay)
             left = self.spec.read_buffers(model.module) if self._plan.work.passes else {}
             reply = replace(
                 reply,
@@ -219,14 +220,15 @@ class Worker:
             )
         return reply
 
-    def _row_to_send(self, row: Tensor, exchange: int) -> tuple[FloatArray, Parts, float]:
+    def _row_to_send(self, row: Tensor, exchange: int, *, stays: bool) -> tuple[Vector, Parts, float]:
         """The row as the server will have it, its parts where it is rounded, and by what its squared norm grew.
 
         The rate grows with it: a rate is one of the row that is sent.
         """
-        exact, bits = _read_only(row), self._settings.messages.row
+        bits = self._settings.messages.row
         if bits == WHOLE:
-            return exact, {}, 1.0
+            return (row.detach() if stays else _read_only(row)), {}, 1.0
+        exact = _read_only(row)
         draws = np.random.default_rng((self._settings.seed, exchange, self._partition, ROW_ROUNDING))
         codec = KINDS["row"].codecs[bits]
         coded = codec.pack(exact, draws)
@@ -249,7 +251,7 @@ class Worker:
         with self._borrowed(buffers):
             return self._loss.evaluate(self._vector(theta), self._samples.part(part))
 
-    def precompute(self, theta: FloatArray, buffers: Buffers, others: Sequence[Worker]) -> None:
+    def precompute(self, theta: Vector, buffers: Buffers, others: Sequence[Worker]) -> None:
         """Compute loss and gradient at `theta` [D], a lasting vector, in one pass for this worker and others."""
         at, losses = self._shared_vector(theta), [self._loss, *(other._loss for other in others)]
         with self._borrowed() as model:
@@ -285,16 +287,12 @@ class Worker:
 
     def _vector(self, vector: Vector) -> Tensor:
         """A copy of `vector` of its own, on the device and in the dtype of the model."""
-        if isinstance(vector, Tensor):
-            return self._fitting(vector.detach().to(self._device, self._dtype, copy=True))
-        if vector.dtype.kind not in "fiu":
+        if not isinstance(vector, Tensor) and vector.dtype.kind not in "fiu":
             raise ShapeError(f"a vector of {vector.dtype}; need numbers")
-        return self._fitting(torch.tensor(vector, dtype=self._dtype, device=self._device))
+        return self._fitting(_copy(vector, self._dtype, self._device))
 
     def _shared_vector(self, vector: Vector) -> Tensor:
         """A copy of `vector`, which never changes, for all clients of the process."""
-        if isinstance(vector, Tensor):
-            return self._vector(vector)
         return self._fitting(_shared_copy(vector, self._dtype, self._device))
 
     def _fitting(self, vector: Tensor) -> Tensor:
@@ -357,24 +355,24 @@ def _to_send(result: LocalResult, key: RngKey) -> tuple[dict[str, FloatArray], d
 
 
 def _read_only(vector: Tensor) -> FloatArray:
-    """The vector as a read-only array: the client keeps gradients without a copy, on a processor.
-
-    From CUDA it is copied into memory that the card writes by itself, which torch keeps for the next vector: 45 MB
-    took 0.9 ms from an H200, and 30 to 37 into any other memory.
-    """
-    if vector.is_cuda:
-        vector = torch.empty(vector.shape, dtype=vector.dtype, pin_memory=True).copy_(vector)
-    array = cast(FloatArray, vector.cpu().numpy())
+    """The vector as a read-only array: the client keeps gradients without a copy, on a processor."""
+    array = on_host(vector.detach())
     array.flags.writeable = False
     return array
 
 
-def _shared_copy(array: FloatArray, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A copy of `array`, whose values stay as they are; one tensor, read-only, for one array as long as it lives."""
-    key = (id(array), dtype, device)
+def _copy(vector: Vector, dtype: torch.dtype, device: torch.device) -> Tensor:
+    if isinstance(vector, Tensor):
+        return vector.detach().to(device, dtype, copy=True)
+    return torch.tensor(vector, dtype=dtype, device=device)
+
+
+def _shared_copy(vector: Vector, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A copy of `vector`, whose values stay as they are; one tensor, read-only, for one vector as long as it lives."""
+    key = (id(vector), dtype, device)
     with _COPYING:
         if held := _COPIES.get(key):
             return held[1]
-        copy = torch.tensor(array, dtype=dtype, device=device)
-        _COPIES[key] = (weakref.ref(array, lambda _: _COPIES.pop(key, None)), copy)
+        copy = _copy(vector, dtype, device)
+        _COPIES[key] = (weakref.ref(vector, lambda _: _COPIES.pop(key, None)), copy)
         return copy

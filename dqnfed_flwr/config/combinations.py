@@ -98,6 +98,8 @@ def _message_faults(run: RunPlan) -> Iterator[str]:
     if run.trains_on_line:
         why = "whose clients train by the step that led to a model, and are told of it with the whole model alone"
         yield f"{found} with method {run.method.name!r} and curvature {run.settings.curvature.kind!r}, {why}; use 32"
+    if run.settings.rows.device == "device":
+        yield f"{found} with rows.device 'device', but steps are rounded on the host; use rows.device auto or host"
     if run.settings.attack.kind == "random":
         yield f"{found}, but attack.kind 'random' is made of the model that is sent; use 32, or another attack"
 

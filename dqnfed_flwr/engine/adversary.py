@@ -24,7 +24,7 @@ from numpy.random import Generator
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.config import AttackSettings, Settings, resolve
-from dqnfed_flwr.types import FloatArray
+from dqnfed_flwr.types import FloatArray, on_host
 from dqnfed_flwr.wire.codecs import MODEL, TASK
 
 Attack = Callable[[Message, Message], Message]
@@ -71,7 +71,7 @@ class _RowAttack:
         theta = wire.decode_model(model)[0] if self._settings.attack.kind == "random" else NOTHING
 
         def change(row: FloatArray) -> FloatArray:
-            return tampered(row, theta, self._settings.attack, rng, displacement=displacement)
+            return tampered(row, on_host(theta), self._settings.attack, rng, displacement=displacement)
 
         wire.change_row(reply.content, change, self._settings.messages.row, rng)
         return reply

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from logging import WARNING
-from typing import Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 import numpy as np
 from flwr.app import Context, Error, Message, MessageType, RecordDict, UserConfig
@@ -27,6 +27,9 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import DataError, DQNFedError, ModelError, RunError
 from dqnfed_flwr.wire import decode_memory, decode_properties, encode_memory
+
+if TYPE_CHECKING:
+    import torch
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -65,6 +68,7 @@ class InProcessGrid(Grid):
         self, app: ClientApp, clients: int, run_config: UserConfig, *, jobs: int = 1, groups: Groups | None = None
     ) -> None:
         self._app, self._groups, self._number = app, groups, next(_RUNS)
+        self._config = run_config
         self._prepared: dict[str, CallOnce] = {}
         self._replies = Prefetch(self._answer, jobs)
         self._contexts = {
@@ -95,6 +99,13 @@ class InProcessGrid(Grid):
     ) -> NoReturn:
         """Flower has deprecated this method; messages are built by `flwr.app.Message`."""
         raise RunError("create_message is deprecated; build a flwr.app.Message")
+
+    def clients_device(self) -> torch.device:
+        """Where all clients compute; `ConfigError` if it is absent."""
+        from dqnfed_flwr.client.device import choose_device
+
+        double = self._config.get("dtype") == "float64"
+        return choose_device(str(self._config.get("device", "auto")), "float64" if double else "float32")
 
     def get_node_ids(self) -> list[int]:
         """All nodes."""

@@ -28,6 +28,7 @@ from dqnfed_flwr.telemetry.event_log import EventLog, Patience
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
 from dqnfed_flwr.telemetry.metric_files import RunMetrics, make_directory, run_name
 from dqnfed_flwr.telemetry.run_samples import RunCard
+from dqnfed_flwr.types import on_host
 from dqnfed_flwr.version import package_commit, package_version
 
 
@@ -142,7 +143,7 @@ def _train(
     result = RunResult(
         settings=settings,
         status=outcome.status,
-        theta=outcome.theta.numpy(),
+        theta=on_host(outcome.theta),
         events=outcome.events,
         accuracies=dict(sorted(outcome.accuracy.items())),
         validation=dict(sorted(outcome.validation.items())),

@@ -1,4 +1,4 @@
-"""Forms of rows [B, D]: where they lie, in memory or above a bound in a file, and what reads all of them.
+"""Forms of rows [B, D]: where they lie, in memory, above a bound in a file, or on a device, and what reads all of them.
 
 The file has no name: it is gone with the process, however that ends. Its room is taken before the first row comes, so
 that a full disk shows at once. It is read and written by calls, not mapped: a row that replaces one of the round before
@@ -23,12 +23,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dqnfed_flwr.linalg import sweeps
-from dqnfed_flwr.types import Float64Array, FloatArray
+from dqnfed_flwr.types import Float64Array, FloatArray, on_host
 
 DType = np.dtype[np.floating]
 Write = Callable[[Path, Callable[[], None]], None]
 AHEAD = 2
 """Strips that are read ahead of one that is asked for."""
+COLUMNS = 1 << 13
+"""Columns of which a device sums a product in the dtype of the rows, before the sum is carried in float64."""
+TILE = 32
+"""Slots of a device that are multiplied with all others as one matrix."""
 
 
 class HostRows:
@@ -40,11 +44,11 @@ class HostRows:
         B, D.
     dtype : np.dtype
         float32 or float64.
-    spilled : bool
-        Whether they are in a file, so that each sweep over them reads a disk.
+    at_once : bool
+        Whether products are best made of all rows in one sweep, when they are asked for, and not as rows arrive.
     """
 
-    spilled = False
+    at_once = False
 
     def __init__(self, capacity: int, dim: int, dtype: DType) -> None:
         self.shape, self.dtype = (capacity, dim), dtype
@@ -52,7 +56,7 @@ class HostRows:
 
     def put(self, slot: int, row: NDArray[np.floating] | Tensor) -> float:
         """Copy `row` [D], cast to the dtype, into `slot`; its squared norm."""
-        return sweeps.copy_and_measure(_on_host(row), self._array[slot])
+        return sweeps.copy_and_measure(on_host(row), self._array[slot])
 
     def erase(self, slot: int) -> None:
         """Zeros into `slot`."""
@@ -126,7 +130,7 @@ class HostRows:
 class SpilledRows(HostRows):
     """Rows in a file without a name in `folder`; OSError where the disk has no room for it."""
 
-    spilled = True
+    at_once = True
 
     def __init__(self, capacity: int, dim: int, dtype: DType, folder: Path) -> None:
         self._stride = -(-dim * dtype.itemsize // mmap.PAGESIZE) * mmap.PAGESIZE  # a row begins with a page
@@ -139,7 +143,7 @@ class SpilledRows(HostRows):
     def put(self, slot: int, row: NDArray[np.floating] | Tensor) -> float:
         """Write `row` [D], cast to the dtype, into `slot`; its squared norm."""
         with np.errstate(over="ignore", invalid="ignore"):
-            values = np.ascontiguousarray(_on_host(row), self.dtype)
+            values = np.ascontiguousarray(on_host(row), self.dtype)
         start, left = slot * self._stride, values.view(np.uint8).data
         while left:
             left = left[os.pwrite(self._file.fileno(), left, start + values.nbytes - len(left)) :]
@@ -173,8 +177,89 @@ class SpilledRows(HostRows):
             left = left[count:]
 
 
-def _on_host(row: NDArray[np.floating] | Tensor) -> NDArray[np.floating]:
-    return row.detach().cpu().numpy() if isinstance(row, Tensor) else row
+class DeviceRows(HostRows):
+    """Rows on torch's `device`, where they are made: no row goes through the host's memory, K-sized figures do.
+
+    A product of two rows is summed in blocks of `COLUMNS`, in the dtype of the rows inside them and in float64 between.
+    The blocks of a tile of slots are multiplied with those of all slots, filled or not, as a batch of matrices of one
+    shape, and the product of two slots is read from the tile of the later one. So its bits depend on the two rows and
+    their slots: not on the order in which rows come, nor on what else is asked for. Columns are padded with zeros to
+    whole blocks.
+    """
+
+    at_once = True
+
+    def __init__(self, capacity: int, dim: int, dtype: DType, device: torch.device) -> None:
+        self.shape, self.dtype = (capacity, dim), dtype
+        of_torch = torch.float32 if dtype == np.float32 else torch.float64
+        self._padded = torch.zeros(capacity, -(-dim // COLUMNS), COLUMNS, dtype=of_torch, device=device)
+        self._rows = self._padded.view(capacity, -1)[:, :dim]
+
+    def put(self, slot: int, row: NDArray[np.floating] | Tensor) -> float:
+        """Copy `row` [D], cast to the dtype, into `slot`; its squared norm."""
+        values = row.detach() if isinstance(row, Tensor) else torch.tensor(row)
+        return self.square(self._rows[slot].copy_(values))
+
+    def erase(self, slot: int) -> None:
+        """Zeros into `slot`."""
+        self._rows[slot].zero_()
+
+    def scale(self, slot: int, factor: float) -> float:
+        """Multiply the row in `slot`; its squared norm then."""
+        return self.square(self._rows[slot].mul_(factor))
+
+    def square(self, vector: Tensor) -> float:
+        """Squared norm of a vector [D] like a row."""
+        return float(torch.linalg.vector_norm(vector, dtype=torch.float64).square())
+
+    def vector(self, slot: int) -> Tensor:
+        """A copy of the row in `slot` [D]."""
+        return self._rows[slot].clone()
+
+    def columns(self, slots: Sequence[int], part: slice) -> Float64Array:
+        """Some columns of the rows in `slots`, in float64 [len(slots), width]."""
+        return np.asarray(self._rows[list(slots), part].cpu().numpy(), dtype=np.float64)
+
+    def assemble(self, parts: Iterable[tuple[slice, Float64Array]]) -> Tensor:
+        """A vector [D] like a row, of some columns and their values; 0 elsewhere."""
+        out = torch.zeros_like(self._rows[0])
+        for part, values in parts:
+            out[part].copy_(torch.tensor(values))
+        return out
+
+    def products(self, due: Sequence[int], known: Sequence[int]) -> Float64Array:
+        """Inner products of the float32 rows in slots `due` [m] with one another and with those `known`, [m, B]."""
+        blocks, found = self._padded.transpose(0, 1), np.zeros((self.shape[0], self.shape[0]))
+        wanted = [*due, *known]
+        for tile in sweeps.slices(self.shape[0], TILE):
+            if max(wanted) < tile.start or tile.stop <= min(due):
+                continue
+            sums = blocks[:, tile] @ blocks.mT
+            found[tile] = sums.sum(dim=0, dtype=torch.float64).cpu().numpy()
+        found = np.tril(found) + np.tril(found, -1).T
+        others = np.setdiff1d(np.arange(self.shape[0]), wanted)
+        found[:, others] = 0
+        return found[list(due)]
+
+    def wide_products(self, pairs: Sequence[tuple[slice, slice]]) -> Float64Array:
+        """Inner products made in float64, [B, B], of the rows in the slots of each pair."""
+        total = self._rows.new_zeros((self.shape[0], self.shape[0]), dtype=torch.float64)
+        for part in sweeps.slices(self.shape[1], sweeps.SEGMENT):
+            wide = self._rows[:, part].double()
+            for one, other in pairs:
+                total[one, other] += wide[one] @ wide[other].T
+        return np.asarray(total.cpu().numpy())
+
+    def sum(self, weights: Float64Array) -> Tensor:
+        """weights [B] @ rows, [D], in the dtype of the rows."""
+        return self._rows.new_tensor(weights) @ self._rows
+
+    def wide_sum(self, weights: Float64Array) -> Tensor:
+        """The same, made in float64 and rounded to the dtype of the rows."""
+        wide, out = self._rows.new_tensor(weights, dtype=torch.float64), torch.empty_like(self._rows[0])
+        for part in sweeps.slices(self.shape[1], sweeps.SEGMENT):
+            out[part].copy_(wide @ self._rows[:, part].double())
+        return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,14 +274,19 @@ class RowMemory:
         Of the file; empty for the folder of temporary files.
     write : Callable
         Does what takes room in a folder, given both; it may wait until there is some.
+    device : torch.device | None
+        Where rows lie whatever their size; None leaves them to the host.
     """
 
     bound: int | None = None
     folder: str = ""
     write: Write = lambda folder, action: action()
+    device: torch.device | None = None
 
     def rows(self, capacity: int, dim: int, dtype: DType) -> HostRows:
         """Rows of zeros, B = `capacity` and D = `dim`; OSError if the file cannot be made."""
+        if self.device is not None:
+            return DeviceRows(capacity, dim, dtype, self.device)
         if self.bound is None or capacity * dim * dtype.itemsize <= self.bound:
             return HostRows(capacity, dim, dtype)
         folder = Path(self.folder or tempfile.gettempdir())

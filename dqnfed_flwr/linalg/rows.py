@@ -1,6 +1,6 @@
 """The rows of a round behind one door: put, weighed, measured, scaled, kept, and read as columns.
 
-Where they lie, and what reads all of them at once, is a form of `row_store`: memory or a file.
+Where they lie, and what reads all of them at once, is a form of `row_store`: memory, a file or a device.
 
 Inner products have the same bits in whatever order rows arrive. Those of float32 rows are made pair by pair
 (`sweeps`), so that it does not matter which rows are multiplied together: as rows arrive, `WAITING` of them at a time,
@@ -30,7 +30,7 @@ from torch import Tensor
 from dqnfed_flwr.errors import ShapeError
 from dqnfed_flwr.linalg import sweeps
 from dqnfed_flwr.linalg.row_store import RowMemory
-from dqnfed_flwr.types import Float64Array, FloatArray
+from dqnfed_flwr.types import Float64Array, FloatArray, on_host
 
 GROUP = sweeps.TOGETHER
 """Slots whose float64 products are computed together."""
@@ -64,7 +64,8 @@ class RowSet:
         Whether products of different rows are read. Those of all but references are then computed as rows arrive; else
         nobody computes any but by `gram`.
     memory : RowMemory
-        Where the rows lie. Products of rows in a file are computed when they are asked for, in one sweep.
+        Where the rows lie. Products of rows in a file or on a device are computed when they are asked for, in one
+        sweep.
 
     Attributes
     ----------
@@ -132,7 +133,7 @@ class RowSet:
             raise ShapeError(f"slot {slot}; there are slots 0 to {self.capacity - 1}")
         self._norms[slot] = self._rows.put(slot, row)
         self._filled[slot] = self._owed[slot] = True
-        if self.products and not self._rows.spilled and slot < self._clients.stop:
+        if self.products and not self._rows.at_once and slot < self._clients.stop:
             self._pay(self._due())
 
     def admit(self, slot: int, row: NDArray[np.floating] | Tensor) -> bool:
@@ -232,7 +233,7 @@ class RowSet:
 
     def copies(self, slots: Iterable[int]) -> list[FloatArray]:
         """The rows in `slots`, each [D], to be kept."""
-        return [self._rows.vector(slot).numpy() for slot in slots]
+        return [on_host(self._rows.vector(slot)) for slot in slots]
 
     def columns(self, slots: Sequence[int], part: slice) -> Float64Array:
         """Some columns of the rows in `slots`, copied to float64 [len(slots), width]."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.schema.plan import RunPlan
-from dqnfed_flwr.types import Combination, Extras, Float64Array, FloatArray, RoundBatch, Sees
+from dqnfed_flwr.types import Combination, Extras, Float64Array, FloatArray, RoundBatch, Sees, on_host
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -240,7 +240,8 @@ class Method(ABC):
     def export_state(self) -> dict[str, NDArray[np.generic]]:
         """What it remembers between rounds: arrays that are not written to once they were given out, but replaced."""
         kept = {name: getattr(self, f"_{name}") for name in self._remembered}
-        arrays = {name: np.asarray(value) for name, value in kept.items() if value is not None}
+        kept = {name: np.asarray(one) if isinstance(one, int | tuple) else one for name, one in kept.items()}
+        arrays = {name: on_host(value) for name, value in kept.items() if value is not None}
         return arrays | {name: values for memory in self._memories for name, values in memory.export_state().items()}
 
     def restore_state(self, state: State) -> None:

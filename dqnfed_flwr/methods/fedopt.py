@@ -63,7 +63,8 @@ class FedAvgM(ServerOptimiser):
 
         mean = rows.combine(self._row_lr * batch.shares)
         self._overflow = not math.isfinite(float(torch.dot(mean, mean)))
-        self._velocity = self._velocity.expand_as(mean) if self._overflow else self._beta * self._velocity + mean
+        before = self._velocity.to(mean.device)  # a memory that was restored lies on the host
+        self._velocity = before.expand_as(mean) if self._overflow else self._beta * before + mean
 
     def step(self, batch: RoundBatch, rows: RoundRows) -> Tensor:
         """lr v [D]."""
@@ -109,6 +110,7 @@ class FedAdam(ServerOptimiser):
 
         mean = rows.combine(self._row_lr * batch.shares)
         square = mean.square()
+        self._first, self._second = self._first.to(mean.device), self._second.to(mean.device)  # restored on the host
         self._overflow = not bool(torch.isfinite(square).all())
         if self._overflow:
             self._first = self._first.expand_as(mean)

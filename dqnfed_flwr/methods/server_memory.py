@@ -20,10 +20,10 @@ from dqnfed_flwr.methods._base import RoundRows, State, VectorMethod
 from dqnfed_flwr.schema.group import Group, expert
 from dqnfed_flwr.schema.plan import GRADIENTS, Profile, RunPlan
 from dqnfed_flwr.schema.work import SGD
-from dqnfed_flwr.types import RoundBatch, Sees
+from dqnfed_flwr.types import RoundBatch, Sees, on_host
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, device
 
 
 class MeanGradientMethod(VectorMethod):
@@ -89,7 +89,7 @@ class Momentum(MeanGradientMethod):
     def from_mean(self, mean_gradient: Tensor, batch: RoundBatch) -> Tensor:
         """beta * u_{t-1} + eta * mean gradient."""
         step = self._row_lr * mean_gradient
-        return step if self._last is None else step + self._beta * self._last
+        return step if self._last is None else step + self._beta * self._last.to(step.device)
 
     def step_taken(self, step: Tensor, factor: float) -> None:
         """Remember the step; a round that left the model alone clears the memory."""
@@ -128,6 +128,7 @@ class ServerLbfgs(MeanGradientMethod):
         """Take in the pair of the last move, then B * mean gradient."""
         from dqnfed_flwr.linalg.lbfgs import tells_curvature
 
+        self._bring_to(mean_gradient.device)
         of = tuple(client for client, share in zip(batch.clients, batch.shares, strict=True) if share)
         move, before = (self._move, self._gradient) if self._of == of else (None, None)
         if move is not None and before is not None and tells_curvature(move, batch.theta_norm):
@@ -136,6 +137,15 @@ class ServerLbfgs(MeanGradientMethod):
         if not len(self._history):
             return self._row_lr * mean_gradient
         return self._history.inverse_product(mean_gradient)
+
+    def _bring_to(self, device: device) -> None:
+        """A memory that was restored lies on the host, and goes to where the rows are."""
+        self._move, self._gradient = (x if x is None else x.to(device) for x in (self._move, self._gradient))
+        pairs = self._history.pairs
+        if pairs and pairs[0][0].device != device:
+            self._history.clear()
+            for s, y in pairs:
+                self._history.push(s.to(device), y.to(device))
 
     def step_taken(self, step: Tensor, factor: float) -> None:
         """Remember the move s = -factor * step for the next pair."""
@@ -147,8 +157,10 @@ class ServerLbfgs(MeanGradientMethod):
 
     def export_state(self) -> dict[str, NDArray[np.generic]]:
         """Pairs, last mean gradient, whose it is, and last move."""
-        pairs = ({f"s{k}": s.cpu().numpy(), f"y{k}": y.cpu().numpy()} for k, (s, y) in enumerate(self._history.pairs))
-        return {name: values for kept in (super().export_state(), *pairs) for name, values in kept.items()}
+        kept = super().export_state()
+        for k, (s, y) in enumerate(self._history.pairs):
+            kept |= {f"s{k}": on_host(s), f"y{k}": on_host(y)}
+        return kept
 
     def restore_state(self, state: State) -> None:
         """Take up what `export_state` gave."""

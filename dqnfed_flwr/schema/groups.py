@@ -306,6 +306,13 @@ def _as_text(value: Any) -> Any:
 class RowsSettings(Group):
     """Where the server keeps the rows of a round."""
 
+    device: Literal["auto", "host", "device"] = _machine(
+        "auto",
+        "the server's memory, or the device of clients that share its process, with model and steps; auto is the "
+        "device where that is a CUDA card and the rows take at most a quarter of it",
+        changes="details",
+    )
+
     memory: int = _machine(
         1 << 32,
         "bytes of the server's rows, K * D values, above which they lie in a file in the output directory (without "

@@ -11,6 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from flwr.app import RecordDict
@@ -27,6 +28,9 @@ from dqnfed_flwr.strategy.schedule import Schedule
 from dqnfed_flwr.telemetry.events import Cost, DroppedClient
 from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray, Probe
 from dqnfed_flwr.wire import ReplyForm
+
+if TYPE_CHECKING:
+    from dqnfed_flwr.types import Vector
 
 NOTHING: FloatArray = np.empty(0, np.float32)
 """Stands for an array that a client was not asked for."""
@@ -185,7 +189,7 @@ def check_least(found: Collected, liars: int) -> None:
         )
 
 
-def _put(rows: RowSet, slot: int, row: FloatArray, vectors: Mapping[str, FloatArray]) -> None:
+def _put(rows: RowSet, slot: int, row: Vector, vectors: Mapping[str, FloatArray]) -> None:
     """Put a client's row [D] into `slot`; `WireError`, and it stays empty, for what is not finite, as in `vectors`."""
     if not rows.admit(slot, row):
         raise WireError("not-finite", f"the gradient holds NaN or Inf, or is longer than {LONGEST_ROW:.2g}")

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from functools import cache, partial
 from logging import WARNING
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
@@ -16,19 +17,16 @@ from torch import Tensor
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.errors import DataError, QuorumError, WireError
-from dqnfed_flwr.linalg.row_store import RowMemory
 from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.params import line_point
-from dqnfed_flwr.run_files import private_folder
 from dqnfed_flwr.schema.plan import RunPlan
-from dqnfed_flwr.schema.run import RunSettings
 from dqnfed_flwr.steps import Ladder
-from dqnfed_flwr.strategy.checkpoint import output_directory
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from dqnfed_flwr.strategy.collect import Collected, Receiver, check_least
 from dqnfed_flwr.strategy.exchange import DISCARDED, Answer, Repeats, discard
 from dqnfed_flwr.strategy.hearing import Hearing, say_if_tolerate_is_cut
+from dqnfed_flwr.strategy.row_place import PATIENCE, rows_for
 from dqnfed_flwr.strategy.schedule import (
     Schedule,
     exchange,
@@ -44,18 +42,20 @@ from dqnfed_flwr.tasks import TASKS
 from dqnfed_flwr.tasks._base import Task
 from dqnfed_flwr.telemetry.event_log import Patience
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
-from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray, Sees
+from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray, on_host
 from dqnfed_flwr.wire import Buffers, ReplyForm
 
-PATIENCE = Patience()
+if TYPE_CHECKING:
+    from dqnfed_flwr.types import Vector
 
 
 class OwnClients:
     """The members in `registry`, reached over `grid`, and the `method` that makes the steps of a run from their rows.
 
     They train `task`. The candidate that is sent, and the model, are those of `state`; where steps are sent
-    in its place, `short` makes and counts them. `patience` waits for room where
-    rows need a disk and it is full. `figure` is what clients are evaluated by.
+    in its place, `short` makes and counts them. `patience` waits for room where rows need a disk and it is full.
+    `figure` is what clients are evaluated by. With a `device`, as `rows_device` finds it, rows, steps and model lie
+    there.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class OwnClients:
         grid: Grid,
         short: ShortMessages | None,
         patience: Patience = PATIENCE,
+        device: torch.device | None = None,
     ) -> None:
         self._short = short
         self._run, self._settings, self._state, self._registry, self._grid = run, run.settings, state, registry, grid
@@ -78,7 +79,8 @@ class OwnClients:
         dim = state.theta.numel()
         method.extras(dim)  # a method that this model does not suit says so before anything is sent
         self._receiver = _OwnReplies(run, task, method, registry, dim, state.buffers if run.work.passes else {})
-        self._rows = rows_for(run, method, state.theta, patience)
+        self._device = device
+        self._rows = rows_for(run, method, state.theta, patience, device)
         say_if_tolerate_is_cut(run, run.settings.sampled)
 
     @property
@@ -236,11 +238,14 @@ class OwnClients:
         return read
 
 
-def contents_of(schedule: Schedule, state: RunState, run: RunPlan, method: Method) -> dict[int, RecordDict]:
-    """What each client is sent with a schedule, by client, where it is sent the candidate itself."""
-    theta, buffers = state.candidate.numpy(), state.buffers
-    step = None if state.move is None else state.move.step.numpy()
-    sent = {name: vector.numpy() for name, vector in method.sends(schedule.round).items()}
+def contents_of(
+    schedule: Schedule, state: RunState, run: RunPlan, method: Method, *, stays: bool = False
+) -> dict[int, RecordDict]:
+    """What each client is sent with a schedule, by client; vectors are tensors where rows `stays` on their device."""
+    carried: Callable[[Tensor], Vector] = (lambda vector: vector) if stays else on_host
+    theta, buffers = carried(state.candidate), state.buffers
+    step = None if state.move is None else carried(state.move.step)
+    sent = {name: carried(vector) for name, vector in method.sends(schedule.round).items()}
 
     @cache
     def model(*, line: bool, train: bool) -> ArrayRecord:
@@ -252,18 +257,6 @@ def contents_of(schedule: Schedule, state: RunState, run: RunPlan, method: Metho
         )
         for client, task in schedule.tasks.items()
     }
-
-
-def rows_for(run: RunPlan, method: Method, theta: Tensor, patience: Patience = PATIENCE) -> RowSet:
-    """Room for the rows of a round, for a model like `theta` [D]."""
-    return RowSet(
-        run.settings.sampled + method.reference_rows,
-        theta.numel(),
-        theta.dtype,
-        references=method.reference_rows,
-        products=Sees.PRODUCTS in method.sees or run.rule.compares_slopes,
-        memory=_row_memory(run.settings, patience),
-    )
 
 
 class _OwnReplies(Receiver):
@@ -308,19 +301,6 @@ class _OwnReplies(Receiver):
                     f"task: the loss of client {client} is {loss:.6g}, but {part.method.name} {why}, which takes "
                     "losses from 0; add a constant to the loss, or use another method"
                 )
-
-
-def _row_memory(settings: RunSettings, patience: Patience) -> RowMemory:
-    """The setting `rows.memory`; files lie beside the checkpoint."""
-
-    def write(folder: Path, action: Callable[[], None]) -> None:
-        def in_folder() -> None:
-            private_folder(folder)
-            action()
-
-        patience.write(folder, in_folder)
-
-    return RowMemory(settings.rows.memory, str(output_directory(settings) or ""), write)
 
 
 def _message_type(task: ClientTask) -> str:

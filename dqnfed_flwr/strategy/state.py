@@ -18,7 +18,7 @@ from dqnfed_flwr.guarantee.overrule import Certificate, Standing, Votes, certifi
 from dqnfed_flwr.record_codec import TRANSIENT
 from dqnfed_flwr.steps import Ladder, StepScale
 from dqnfed_flwr.telemetry.events import AlongStep, Cost, DroppedClient
-from dqnfed_flwr.types import Combination, Float64Array
+from dqnfed_flwr.types import Combination, Float64Array, on_host
 from dqnfed_flwr.wire import Buffers, decode_model
 
 RunStatus = Literal[
@@ -133,7 +133,7 @@ class SearchMemory:
             return ""
         self.judges = tuple(judges)
         digest = hashlib.sha256(json.dumps([list(judges), *judged_by]).encode())
-        digest.update(step.numpy().tobytes())
+        digest.update(on_host(step).tobytes())
         self.round, self.begun = round_number, digest.hexdigest()
         return self.status if self.begun == self.vain else ""
 
@@ -180,8 +180,19 @@ class RunState:
     def at(cls, arrays: ArrayRecord, rounds: int = 0) -> RunState:
         """The state of a run that has done so many rounds and exchanges, and is at the model that `arrays` hold."""
         theta, _, buffers = decode_model(arrays)
-        model = torch.from_numpy(np.array(theta))
+        model = torch.from_numpy(np.array(on_host(theta)))
         return cls(theta=model, candidate=model, buffers=buffers, round=rounds, exchange=rounds)
+
+    def to(self, device: torch.device) -> None:
+        """Have the vectors on a device, as those of a checkpoint are not."""
+        self.theta, self.candidate = self.theta.to(device), self.candidate.to(device)
+        if self.last is not None:
+            self.last = replace(self.last, step=self.last.step.to(device))
+        if self.best is not None:
+            self.best.theta = self.best.theta.to(device)
+        if self.pending is not None:
+            tried, self.pending.step = self.pending.tried, self.pending.step.to(device)
+            tried.mean_row = None if tried.mean_row is None else tried.mean_row.to(device)
 
     @property
     def move(self) -> Move | None:

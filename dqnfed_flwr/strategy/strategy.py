@@ -28,17 +28,20 @@ from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from dqnfed_flwr.strategy.compatibility import Form
 from dqnfed_flwr.strategy.loop import EvaluateFn, OwnLoop, RoundLoop
 from dqnfed_flwr.strategy.own_clients import OwnClients
+from dqnfed_flwr.strategy.row_place import rows_device
 from dqnfed_flwr.strategy.short_messages import ShortMessages
 from dqnfed_flwr.strategy.state import RunState
 from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.tasks._base import Task
 from dqnfed_flwr.telemetry.event_log import Patience
 from dqnfed_flwr.telemetry.events import Evaluated, Listener, RoundEvent
-from dqnfed_flwr.types import ACCURACY, Figure
+from dqnfed_flwr.types import ACCURACY, Figure, on_host
 from dqnfed_flwr.wire import Buffers
 from dqnfed_flwr.wire.codecs import WHOLE
 
 UNKNOWN = Provenance()
+Model = Callable[[], ArrayRecord]
+"""The model of a round, made when somebody looks at it."""
 
 
 class GradientStrategy(OwnLoop):
@@ -133,22 +136,26 @@ class GradientStrategy(OwnLoop):
             raise ConfigError("train_config and evaluate_config are not sent to clients; use the run config")
         result = Result()
 
-        def evaluate(number: int, model: ArrayRecord) -> None:
-            if evaluate_fn and (figures := evaluate_fn(number, model)):
+        def evaluate(number: int, model: Model) -> None:
+            if evaluate_fn and (figures := evaluate_fn(number, model())):
                 result.evaluate_metrics_serverapp[number] = figures
 
         if num_rounds is not None and num_rounds < 1:
             result.arrays = initial_arrays
-            evaluate(0, initial_arrays)
+            evaluate(0, lambda: initial_arrays)
             return result
         self._apply(num_rounds, timeout)
         self._registry.wait(grid)
         outcome = self._train(grid, initial_arrays, result, evaluate)
-        result.arrays = wire.encode_model(outcome.theta.numpy(), outcome.buffers)
+        result.arrays = wire.encode_model(on_host(outcome.theta), outcome.buffers)
         return result
 
     def _train(
-        self, grid: Grid, initial_arrays: ArrayRecord, result: Result, evaluate: Callable[[int, ArrayRecord], None]
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        result: Result,
+        evaluate: Callable[[int, Callable[[], ArrayRecord]], None],
     ) -> Outcome:
         """Start or resume the run and bring it to its end; the figures of its rounds go into `result`."""
         patience = Patience(self._listeners)
@@ -157,6 +164,9 @@ class GradientStrategy(OwnLoop):
         checkpointer = Checkpointer(self.settings, parts, self._rule, grid=grid, patience=patience)
         provenance = replace(self.provenance, frozen=self._registry.form.frozen or None)
         state, events, self.provenance = checkpointer.start(partial(RunState.at, initial_arrays), provenance)
+        device = rows_device(self._plan, self._method, state.theta.numel(), grid)
+        if device is not None:
+            state.to(device)
         task = task_of(self.settings)
         _set_layers(self._method, task, self.settings, self._registry.form, state.theta.numel())
 
@@ -165,14 +175,14 @@ class GradientStrategy(OwnLoop):
             for listener in self._listeners:
                 listener.on_round(event)
             _record_round(result, event)
-            evaluate(event.round, wire.encode_model(state.theta.numpy(), state.buffers))
+            evaluate(event.round, lambda: wire.encode_model(on_host(state.theta), state.buffers))
 
         if state.round == 0:
-            evaluate(0, initial_arrays)
+            evaluate(0, lambda: initial_arrays)
         for listener in self._listeners:
             listener.on_start(self.settings.rounds, list(events))
         try:
-            side = OwnClients(self._plan, task, state, self._method, self._registry, grid, short, patience)
+            side = OwnClients(self._plan, task, state, self._method, self._registry, grid, short, patience, device)
             save = partial(checkpointer.save, state, self.provenance)
             RoundLoop(self._plan, state, side, self._rule, on_round, save).run()
             self.outcome = outcome = _final_outcome(side, state, events)

@@ -1,7 +1,8 @@
 """What all messages are made of: arrays without copies, names of records, and the one table of vectors by kind.
 
 Flower serialises an array when its record is built and parses it each time it is read. `Array` has the same wire form
-and is serialised only when a transport asks for the bytes, so messages that stay in one process cost no copy. `view`
+and is serialised only when a transport asks for the bytes, so messages that stay in one process cost no copy; there a
+tensor arrives as the tensor that it is, on its device. `view`
 reads an array that came from elsewhere straight from its buffer, checking its header against what it claims.
 
 A vector of any kind goes as it is, or in fewer bits a value; see `rounding`.
@@ -14,7 +15,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 from flwr.app import Array as FlowerArray
@@ -23,12 +24,15 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import ShapeError, WireError
-from dqnfed_flwr.types import FloatArray
+from dqnfed_flwr.types import FloatArray, on_host
 from dqnfed_flwr.wire.rounding import BLOCK as BLOCK
 from dqnfed_flwr.wire.rounding import CODES as CODES
 from dqnfed_flwr.wire.rounding import FLOATS as FLOATS
 from dqnfed_flwr.wire.rounding import SCALES as SCALES
-from dqnfed_flwr.wire.rounding import Brief, Codec, Parts, Plain, Rounded, Shape
+from dqnfed_flwr.wire.rounding import Brief, Codec, Parts, Plain, Rounded, Shape, floats
+
+if TYPE_CHECKING:
+    from dqnfed_flwr.types import Vector
 
 MODEL, TASK, VECTORS, FIGURES, PROPERTIES = "model", "task", "vectors", "figures", "properties"
 MEMORY = "memory"
@@ -50,22 +54,29 @@ KindName = Literal["row", "step", "model", "extra"]
 
 
 class Array(FlowerArray):  # the class name is part of the wire form: it says what the receiver builds
-    """A Flower array over a NumPy array, serialised on demand.
+    """A Flower array over a NumPy array or a tensor, serialised on demand.
 
     Parameters
     ----------
-    values : NDArray
+    values : NDArray | Tensor
         Not copied; must not change while the message is under way.
     """
 
-    def __init__(self, values: NDArray[np.generic]) -> None:
-        self.__dict__.update(dtype=str(values.dtype), shape=values.shape, stype=NUMPY_FORMAT, _values=values)
+    def __init__(self, values: NDArray[np.generic] | Vector) -> None:
+        dtype, shape = str(values.dtype).removeprefix("torch."), tuple(values.shape)
+        self.__dict__.update(dtype=dtype, shape=shape, stype=NUMPY_FORMAT, _values=values)
+
+    @property
+    def held(self) -> Vector:
+        """What it was made of."""
+        values: Vector = self.__dict__["_values"]
+        return values
 
     @property
     def data(self) -> bytes:  # type: ignore[override]  # a field in the base class, computed here
         """The array in NumPy's .npy format."""
         if "_data" not in self.__dict__:
-            values: NDArray[np.generic] = np.asarray(self.__dict__["_values"], order="C")
+            values: NDArray[np.generic] = np.asarray(self.numpy(), order="C")
             header = BytesIO()
             npy.write_array_header_1_0(header, npy.header_data_from_array_1_0(values))
             self.__dict__["_data"] = b"".join((header.getvalue(), values.reshape(-1).view(np.uint8).data))
@@ -73,15 +84,14 @@ class Array(FlowerArray):  # the class name is part of the wire form: it says wh
         return payload
 
     def numpy(self) -> NDArray[np.generic]:
-        """The array itself."""
-        values: NDArray[np.generic] = self.__dict__["_values"]
-        return values
+        """The array itself; of a tensor its values on the host."""
+        return on_host(self.held)
 
 
 def size(array: FlowerArray) -> int:
     """Bytes of the values, without serialising them, and without the header of an array that was."""
     if isinstance(array, Array):
-        return array.numpy().nbytes
+        return array.held.nbytes
     return max(len(array.data) - 10 - int.from_bytes(array.data[8:10], "little"), 0)
 
 
@@ -117,6 +127,14 @@ def view(array: FlowerArray, shape: tuple[int, ...], dtypes: tuple[str, ...]) ->
     if len(array.data) - start != count * true_dtype.itemsize:
         raise WireError("bad-array", f"holds {len(array.data) - start} bytes; need {count * true_dtype.itemsize}")
     return np.ndarray(shape, true_dtype, array.data, start)
+
+
+def vector(array: FlowerArray, shape: tuple[int, ...], dtypes: tuple[str, ...]) -> Vector:
+    """`view` of floats; a tensor where one was put into the message and it has not left the process."""
+    if isinstance(array, Array) and not isinstance(array.held, np.ndarray):
+        _check(str(array.dtype), tuple(array.shape), shape, dtypes)
+        return array.held
+    return floats(view(array, shape, dtypes))
 
 
 def _read_header(data: bytes) -> tuple[np.dtype[np.generic], tuple[int, ...], bool, int]:
@@ -187,11 +205,15 @@ class Kind:
         """Keys under which a vector lies in a record."""
         return {self.key + name + end for end in self.codecs[bits].expected((0,))}
 
-    def write(self, record: ArrayRecord, vector: FloatArray | Parts, name: str = "") -> None:
+    def write(self, record: ArrayRecord, vector: Vector | Parts, name: str = "") -> None:
         """Put a vector, or what one of the codecs packed, into a record."""
         parts = vector if isinstance(vector, Mapping) else {"": vector}
         for end, part in parts.items():
             record[self.key + name + end] = Array(part)
+
+    def read_row(self, record: ArrayRecord, shape: Shape, bits: int = WHOLE) -> Vector:
+        """The same as `read`; a vector that goes as it is may be a tensor."""
+        return vector(record[self.key], shape, FLOATS) if bits == WHOLE else self.read(record, shape, bits=bits)
 
     def read(self, record: ArrayRecord, shape: Shape, name: str = "", bits: int = WHOLE) -> FloatArray:
         """A vector of a client, not trusted: `WireError` with reason `bad-dtype`, `bad-shape` or `bad-array`."""
@@ -202,8 +224,11 @@ class Kind:
         except ShapeError as error:
             raise WireError("bad-array", f"{name!r}: {error}") from None
 
-    def sent(self, record: ArrayRecord, name: str = "", bits: int = WHOLE) -> FloatArray:
+    def sent(self, record: ArrayRecord, name: str = "", bits: int = WHOLE) -> Vector:
         """A vector of one who is trusted, of whatever shape it says; zeros fill a last block."""
+        if bits == WHOLE:
+            array = record[self.key + name]
+            return vector(array, tuple(array.shape), (str(array.dtype),))
         arrays = {end: record[self.key + name + end] for end in self.codecs[bits].expected((0,))}
         parts = {end: view(array, tuple(array.shape), (str(array.dtype),)) for end, array in arrays.items()}
         first = next(iter(parts.values()))
@@ -225,5 +250,5 @@ def change_row(
     """Replace the row of an honest reply, where it brings one, by what `change` makes of it, sent in as many bits."""
     vectors, kind = of_kind(content, ArrayRecord).get(VECTORS), KINDS["row"]
     if vectors is not None and kind.keys(bits=bits) <= vectors.keys():
-        row = change(kind.sent(vectors, bits=bits))
+        row = change(on_host(kind.sent(vectors, bits=bits)))
         kind.write(vectors, kind.codecs[bits].pack(row, generator))

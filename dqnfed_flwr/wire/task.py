@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, ConfigRecord, ConfigRecordValues, RecordDict
 from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import WireError
-from dqnfed_flwr.types import ClientTask, FloatArray, under
+from dqnfed_flwr.types import ClientTask, under
 from dqnfed_flwr.wire.codecs import (
     BUFFER,
     DIRECTIVE,
@@ -28,6 +29,9 @@ from dqnfed_flwr.wire.codecs import (
 )
 from dqnfed_flwr.wire.rounding import Parts
 
+if TYPE_CHECKING:
+    from dqnfed_flwr.types import Vector
+
 TASK_FIELDS = {item.name.replace("_", "-"): item for item in fields(ClientTask) if item.name != "directives"}
 """By their keys; directives have keys of their own."""
 DIGESTS, PATH = "digests", "path."
@@ -39,10 +43,10 @@ class Assignment:
     """A task as a client receives it."""
 
     task: ClientTask
-    theta: FloatArray
-    step: FloatArray | None
+    theta: Vector
+    step: Vector | None
     buffers: Buffers
-    vectors: Mapping[str, FloatArray] = field(default_factory=dict)
+    vectors: Mapping[str, Vector] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +77,15 @@ class Course:
 
     digests: tuple[int, ...]
     legs: tuple[Leg, ...] = ()
-    theta: FloatArray | None = None
+    theta: Vector | None = None
 
 
-Follow = Callable[[Course, bool], tuple[FloatArray, FloatArray | None]]
+Follow = Callable[[Course, bool], "tuple[Vector, Vector | None]"]
 """Makes the candidate and the step through it of a course; told whether its last step is pending."""
 
 
 def encode_course(
-    course: Course, buffers: Buffers, vectors: Mapping[str, FloatArray] = MappingProxyType({})
+    course: Course, buffers: Buffers, vectors: Mapping[str, Vector] = MappingProxyType({})
 ) -> ArrayRecord:
     """The record of a course in place of a model; see `encode_model`."""
     record = ArrayRecord() if course.theta is None else encode_model(course.theta, {})
@@ -109,10 +113,10 @@ def _decode_course(record: ArrayRecord) -> Course:
 
 
 def encode_model(
-    theta: FloatArray,
+    theta: Vector,
     buffers: Buffers,
-    step: FloatArray | None = None,
-    vectors: Mapping[str, FloatArray] = MappingProxyType({}),
+    step: Vector | None = None,
+    vectors: Mapping[str, Vector] = MappingProxyType({}),
 ) -> ArrayRecord:
     """The record of a model, of the step through it, and of further vectors that a method sends."""
     record = ArrayRecord()
@@ -123,19 +127,20 @@ def encode_model(
     return record
 
 
-def _write_further(record: ArrayRecord, buffers: Buffers, vectors: Mapping[str, FloatArray]) -> None:
+def _write_further(record: ArrayRecord, buffers: Buffers, vectors: Mapping[str, Vector]) -> None:
     for name, value in buffers.items():
         record[BUFFER + name] = Array(value)
     for name, vector in vectors.items():
         KINDS["extra"].write(record, vector, name)
 
 
-def decode_model(record: ArrayRecord) -> tuple[FloatArray, FloatArray | None, Buffers]:
+def decode_model(record: ArrayRecord) -> tuple[Vector, Vector | None, Buffers]:
     """Theta, step (or None) and buffers of a model record; `WireError` if theta or a readable array is missing."""
     model, step = KINDS["model"], KINDS["step"]
     if model.key not in record:
         raise WireError("missing-key", f"the model record has no {model.key!r}; make it with wire.encode_model")
-    return model.sent(record), step.sent(record) if step.key in record else None, under(BUFFER, _as_sent(record))
+    buffers = _as_sent(under(BUFFER, record))
+    return model.sent(record), step.sent(record) if step.key in record else None, buffers
 
 
 def task_record(task: ClientTask) -> ConfigRecord:
@@ -208,6 +213,6 @@ def decode_memory(state: RecordDict) -> dict[str, NDArray[np.generic]]:
     return _as_sent(memory_record(state) or ArrayRecord())
 
 
-def _as_sent(record: ArrayRecord) -> dict[str, NDArray[np.generic]]:
-    """The arrays of a record, of whatever shape and dtype they say."""
+def _as_sent(record: Mapping[str, FlowerArray]) -> dict[str, NDArray[np.generic]]:
+    """Arrays of a record, of whatever shape and dtype they say."""
     return {name: view(array, tuple(array.shape), (str(array.dtype),)) for name, array in record.items()}

@@ -41,6 +41,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "float64": {"dtype": "float64", "dqn-fed.form": "one-sided"},
     "buffers": {"method": "fedavg", "model": "tests.helpers.models:norm_mlp", "local.batch-size": 16},
     "samples": {"clients": 6, "participation": 0.5, "dqn-fed.anchor": "momentum"},
+    "device": {"rows.device": "device", "curvature.kind": "secant", "dqn-fed.anchor": "server-lbfgs"},
+    "device, samples": {"rows.device": "device", "method": "fedavg", **PASSES, **HALF},
     "ditto": DITTO,
     "ditto with buffers": DITTO | BUFFERS,
     "local": LOCAL,

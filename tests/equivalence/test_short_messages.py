@@ -15,7 +15,7 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import ConfigError, DQNFedError
 from dqnfed_flwr.guarantee.harm import not_above
-from dqnfed_flwr.types import ClientTask, FloatArray
+from dqnfed_flwr.types import ClientTask, FloatArray, on_host
 from dqnfed_flwr.wire.codecs import KINDS, MODEL, VECTORS, Array
 from tests.helpers.grids import ShuffledGrid
 from tests.helpers.runs import TINY, Stop, StopAfter, changed
@@ -135,11 +135,12 @@ def test_slopes_are_those_of_the_rows_and_of_the_step_that_are_sent(monkeypatch:
     def answers(client: int, task: ClientTask, message: Message, context: Context) -> Message:
         arrays = message.content.array_records[MODEL]
         if task.probe and client in rows and (codes := [key for key in arrays if key.endswith(".codes")]):
-            step = KINDS["step"].sent(arrays, codes[-1].removeprefix("step").removesuffix(".codes"), 8)
+            step = on_host(KINDS["step"].sent(arrays, codes[-1].removeprefix("step").removesuffix(".codes"), 8))
             exact = float(rows[client].astype(np.float64) @ step.astype(np.float64))
             compared.append((task.slope, exact))
         reply = app(message, context)
-        rows[client] = KINDS["row"].sent(reply.content.array_records[VECTORS], bits=4) if task.train else rows[client]
+        if task.train:
+            rows[client] = on_host(KINDS["row"].sent(reply.content.array_records[VECTORS], bits=4))
         return reply
 
     watched(monkeypatch, {"messages.row": 4, "messages.step": 8, "rounds": 5}, answers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,11 @@ from dqnfed_flwr.client.device import prepare_torch
 from dqnfed_flwr.client.flat_model import FlatModel
 from dqnfed_flwr.client.gradients import LocalLoss
 from dqnfed_flwr.client.reading import Reading
-from dqnfed_flwr.client.samples import read_samples
+from dqnfed_flwr.client.samples import CUDA_PART, MAX_CHUNK, bytes_of_one, read_samples
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run_in_process
+from dqnfed_flwr.linalg.row_store import RowMemory
 from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.models import build_model
 
@@ -94,14 +96,17 @@ def test_products_are_made_in_float32(model: str, chunk: int) -> None:
     assert float((rounded[1] - exact[1]).norm() / exact[1].norm()) < 1e-3
 
 
-def test_chunks_fill_a_part_of_the_card_with_and_without_autocast() -> None:
+@pytest.mark.parametrize("bf16", [False, True])
+def test_chunks_fill_a_part_of_the_card_with_and_without_autocast(bf16: bool) -> None:
+    """Half of that part or more: which of the two fills it with fewer samples is told by their bytes alone."""
     device = torch.device("cuda")
-    samples = tuple(part.to(device) for part in images(2))
-    chunks = []
-    for bf16 in (False, True):
-        flat = FlatModel(build_model("resnet18-gn", SHAPE, 4, seed=0), device, bf16=bf16)
-        chunks.append(LocalLoss(flat, (samples[0], samples[1])).chunk)
-    assert 32 <= chunks[0] <= chunks[1]
+    inputs, labels = (part.to(device) for part in images(2))
+    flat = FlatModel(build_model("resnet18-gn", SHAPE, 4, seed=0), device, bf16=bf16)
+    loss = LocalLoss(flat, (inputs, labels))
+    most = torch.cuda.get_device_properties(device).total_memory // CUDA_PART
+    assert loss.chunk >= 32
+    assert loss.chunk * bytes_of_one(flat, loss.samples, loss.task) <= most
+    assert 2 * loss.chunk * bytes_of_one(flat, loss.samples, loss.task) > most or loss.chunk == MAX_CHUNK
 
 
 def test_rows_of_the_card_go_into_the_servers_gramian() -> None:
@@ -112,6 +117,38 @@ def test_rows_of_the_card_go_into_the_servers_gramian() -> None:
         held.put(slot, row)
     exact = (rows.double() @ rows.double().T).numpy()
     np.testing.assert_allclose(held.gram(range(5)), exact, rtol=1e-5, atol=1e-3)
+
+
+def test_rows_that_stay_on_the_card_have_the_same_bits_in_any_order_and_the_figures_of_float64() -> None:
+    draw, order = torch.Generator(device="cuda").manual_seed(0), [3, 1, 4, 0, 2]
+    rows = torch.randn(5, 600_000, generator=draw, device="cuda")
+    weights, found = np.linspace(-1, 2, 5), []
+    for turn in (range(5), order):
+        held = RowSet(5, 600_000, memory=RowMemory(device=rows.device))
+        for slot in turn:
+            held.put(slot, rows[slot])
+        found.append((held.gram(range(5)), held.combine(weights)))
+    assert np.array_equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
+    assert found[0][1].is_cuda
+    wide = rows.double().cpu()
+    assert np.abs(found[0][0] - (wide @ wide.T).numpy()).max() < 1e-7 * 600_000
+    step = torch.from_numpy(weights) @ wide
+    assert float((found[0][1].cpu().double() - step).norm() / step.norm()) < 1e-6
+
+
+@pytest.mark.parametrize("method", ["dqn-fed", "fedavg", "fedadam", "median", "fednl"])
+def test_a_run_with_rows_on_the_card_ends_where_one_with_rows_on_the_host_ends(method: str) -> None:
+    on_host: dict[str, Any] = {"rows.device": "host"}
+    stays, host = trained(method=method), trained(method=method, **on_host)
+    assert np.linalg.norm(stays.theta - host.theta) <= 1e-3 * np.linalg.norm(host.theta)
+    assert np.array_equal(stays.theta, trained(jobs=4, method=method).theta)
+
+
+def test_a_run_with_rows_on_the_card_goes_on_from_its_checkpoint_with_the_same_bits(tmp_path: Path) -> None:
+    trained(rounds=1, output=str(tmp_path))
+    rest = run_in_process(Settings.from_mapping({**SMALL, "output": str(tmp_path), "resume": True}))
+    assert np.array_equal(rest.theta, trained().theta)
 
 
 class Images(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):

@@ -20,7 +20,9 @@ def test_the_whole_of_it_runs_without_a_card(tmp_path: Path, monkeypatch: pytest
     record = json.loads(target.read_text())
     assert record["same_bits"] == 1
     assert record["lora_parameters"] < record["resnet_parameters"]
-    for name in ("resnet", "resnet_bf16", "lora", "lora_bf16"):
+    assert (record["tests_failed"], record["rows_5_same_bits"], record["card"]) == (0, 1, "none")
+    assert record["server_seconds_3"] > 0
+    for name in ("resnet", "resnet_bf16", "resnet_default", "resnet_fedavg_bf16", "lora", "lora_bf16"):
         assert record[f"{name}_over_loop"] == record[f"{name}_seconds"] / record[f"{name}_loop_seconds"] > 0
 
 

@@ -259,13 +259,13 @@ class FedNl(VectorMethod):
         if system is None:
             self._notes["no_hessian"] = 1.0
             return step
-        right = gradient.double()[system.columns] if system.gradient is None else system.gradient
+        right = gradient.double()[system.columns].cpu() if system.gradient is None else system.gradient
         if self._settings.option == "shift":
             solved, raised = solve_shifted(system.matrix, system.shift + self._damping, right, MU)
         else:
             solved, raised = solve_projected(system.matrix, right, max(MU, self._damping))
         self._notes["raised"] = float(raised)
-        step[system.columns] = solved.to(step.dtype)
+        step[system.columns] = solved.to(step)
         return step
 
     def notes(self) -> Mapping[str, float]:
@@ -275,7 +275,7 @@ class FedNl(VectorMethod):
     def step_taken(self, step: Tensor, factor: float) -> None:
         """FedNL-PP: continue the gradients to the new model."""
         if self._continues and factor and self._ledger.clients:
-            self._ledger.move(-factor * step.double()[self.columns(len(step))])
+            self._ledger.move(-factor * step.double()[self.columns(len(step))].cpu())
 
     def _contributions(self, batch: RoundBatch, rows: RoundRows, columns: NDArray[np.int64]) -> list[Contribution]:
         """What each client adds; those whose figures or corrections make no sense are left out."""

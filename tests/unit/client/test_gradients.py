@@ -289,6 +289,21 @@ def test_the_chosen_chunk_bounds_the_activations(monkeypatch: pytest.MonkeyPatch
     assert choose_chunk(model, *held) == chunks.MAX_CHUNK
 
 
+def test_under_autocast_a_sample_may_leave_more_behind_and_a_chunk_holds_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On CUDA, GroupNorm is computed in float32, and the next layer keeps bfloat16: 10 bytes a value in place of 8.
+
+    An H100, of which a 32nd is 2.65e9 bytes, had chunks of 512 and 256. On a processor it stays in bfloat16.
+    """
+    plain = torch.nn.GroupNorm.forward
+    monkeypatch.setattr(torch.nn.GroupNorm, "forward", lambda layer, inputs: plain(layer, inputs.float()))
+    monkeypatch.setitem(chunks.CHUNK_BYTES, "cpu", 2_650_000_000)
+    samples, found = HeldSamples((torch.randn(2, 3, 32, 32), torch.tensor([0, 1]))), []
+    for bf16 in (False, True):
+        module = build_model("resnet18-gn", (3, 32, 32), 4, seed=0)
+        found.append(choose_chunk(FlatModel(module, torch.device("cpu"), bf16=bf16), samples, CrossEntropy()))
+    assert found == [512, 256]
+
+
 def test_unfit_vectors_and_empty_data_are_refused() -> None:
     model, (x, y) = named("mlp", torch.float32)
     with pytest.raises(DataError, match="no training sample"):

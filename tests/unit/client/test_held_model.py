@@ -13,7 +13,7 @@ from dqnfed_flwr.client import held_model
 from dqnfed_flwr.client.held_model import HeldModel
 from dqnfed_flwr.errors import WireError
 from dqnfed_flwr.params import digest, line_point
-from dqnfed_flwr.types import FloatArray
+from dqnfed_flwr.types import FloatArray, on_host
 from dqnfed_flwr.wire import Course, Leg, encode_course
 from dqnfed_flwr.wire.codecs import CODES, KINDS, SCALES
 from dqnfed_flwr.wire.rounding import Parts
@@ -157,7 +157,7 @@ def test_a_course_comes_back_from_its_record() -> None:
     assert [leg.path for leg in found.legs] == [(1.0, 0.5), (0.1,)]
     assert [sorted(leg.parts) for leg in found.legs] == [[], [CODES, SCALES]]
     assert found.theta is not None
-    assert found.theta.tobytes() == model(1).tobytes()
+    assert on_host(found.theta).tobytes() == model(1).tobytes()
     del record["path.0"]
     with pytest.raises(WireError, match=r"no \['path.0'\]"):
         _decode_course(record)

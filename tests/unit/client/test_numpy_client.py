@@ -17,7 +17,7 @@ from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import ClientData
 from dqnfed_flwr.errors import ClientDataError, ConfigError, DataError, ShapeError
-from dqnfed_flwr.types import ClientReply, ClientTask
+from dqnfed_flwr.types import ClientReply, ClientTask, on_host
 from tests.helpers.transport import task_config
 
 Vector = NDArray[np.float64]
@@ -300,7 +300,7 @@ def test_fit_returns_the_anchors_row_after_the_gradient() -> None:
 
 
 def figures(reply: ClientReply) -> tuple[float, float, int, int, bytes]:
-    gradient = b"" if reply.row is None else reply.row.tobytes()
+    gradient = b"" if reply.row is None else on_host(reply.row).tobytes()
     return reply.loss, reply.rate, reply.pairs_kept, reply.pairs_rejected, gradient
 
 

@@ -23,7 +23,7 @@ from dqnfed_flwr.errors import ClientDataError, DataError
 from dqnfed_flwr.models import build_model
 from dqnfed_flwr.params import NOTHING_FROZEN, ParamSpec
 from dqnfed_flwr.tasks import arrays
-from dqnfed_flwr.types import ClientTask
+from dqnfed_flwr.types import ClientTask, on_host
 from tests.helpers.models import half_frozen
 from tests.helpers.runs import TINY
 
@@ -77,7 +77,7 @@ def test_clients_compute_with_one_model_in_turn_and_have_the_bits_of_one_alone()
         row = one.work(task, theta).row
         assert row is not None
         assert expected is not None
-        assert row.tobytes() == expected.tobytes()
+        assert on_host(row).tobytes() == on_host(expected).tobytes()
 
 
 def test_each_client_keeps_the_buffers_that_its_own_passes_left() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from dqnfed_flwr.errors import ShapeError
 from dqnfed_flwr.linalg import sweeps
-from dqnfed_flwr.linalg.row_store import HostRows, RowMemory
+from dqnfed_flwr.linalg.row_store import DeviceRows, HostRows, RowMemory
 from dqnfed_flwr.linalg.rows import IN_MEMORY, LONGEST_ROW, SMALL, RowSet
 from dqnfed_flwr.linalg.sweeps import BLOCK, FEW_COLUMNS, PAIR_BLOCK, SEGMENT, STRIP, TILE
 from dqnfed_flwr.types import Float64Array, FloatArray
@@ -21,6 +22,16 @@ from tests.helpers.gradient_sets import conflicting_set, random_set
 WIDE = SMALL // 3 + BLOCK + 7  # three rows of it are treated as float32; neither whole blocks nor whole segments
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 dims = st.sampled_from([1, 2, BLOCK - 1, BLOCK, BLOCK + 1, SEGMENT // 16 + 5])
+ON_DEVICE = RowMemory(device=torch.device("cpu"))
+
+
+@pytest.fixture(scope="module", params=[IN_MEMORY, ON_DEVICE], ids=["host", "device"], autouse=True)
+def form(request: pytest.FixtureRequest) -> Iterator[RowMemory]:
+    """Where rows lie if nothing is said: every law of this file holds in both forms."""
+    assert RowSet.__init__.__kwdefaults__ is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(RowSet.__init__.__kwdefaults__, "memory", request.param)
+        yield request.param
 
 
 def filled(rows: FloatArray, order: list[int] | None = None, capacity: int = 0) -> RowSet:
@@ -139,7 +150,11 @@ def test_whether_blas_treats_rows_alike_is_found_out(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("count", [3, 10, 40])
-def test_the_last_reply_owes_the_products_of_one_row(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_reply_owes_the_products_of_one_row(
+    count: int, form: RowMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if form is ON_DEVICE:
+        pytest.skip("a device makes all products at once")
     rows = np.ones((count, SMALL // count + 1), np.float32)
     held = filled(rows[:-1], capacity=count)
     owed: list[int] = []
@@ -164,7 +179,8 @@ def test_rows_of_references_are_multiplied_when_they_are_asked_for(
     for slot in (0, 1):
         held.put(slot, rows[slot])
     with monkeypatch.context() as patch:
-        patch.setattr(HostRows, "products", lambda *_: pytest.fail("a reference was multiplied"))
+        for kind in (HostRows, DeviceRows):
+            patch.setattr(kind, "products", lambda *_: pytest.fail("a reference was multiplied"))
         for slot in (2, 3):
             held.put(slot, rows[slot])
     assert np.array_equal(held.gram(range(4)), filled(rows).gram(range(4)))
@@ -289,7 +305,7 @@ def test_values_that_are_not_finite_do_not_outlive_their_round() -> None:
     assert held.combine(np.array([0.5, 0.0, 0.0])).tolist() == [0.5] * 4
 
 
-@pytest.mark.parametrize("memory", [IN_MEMORY, RowMemory(0)], ids=["host", "spilled"])
+@pytest.mark.parametrize("memory", [IN_MEMORY, RowMemory(0), ON_DEVICE], ids=["host", "spilled", "device"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rows_are_read_scaled_and_kept_alike_in_every_form(
     rng: np.random.Generator, dtype: str, memory: RowMemory

@@ -21,7 +21,7 @@ from dqnfed_flwr.methods.fedmuon.client import orthogonal
 from dqnfed_flwr.strategy.own_clients import contents_of
 from dqnfed_flwr.strategy.schedule import Schedule
 from dqnfed_flwr.strategy.state import RunState
-from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray
+from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray, on_host
 from tests.helpers.clients import local_loss
 from tests.helpers.rounds import decide
 from tests.helpers.runs import TINY
@@ -44,10 +44,11 @@ def answer(settings: Settings, number: int = 1, momentum: FloatArray | None = No
     return client.work(ClientTask(number, number, factor=sent, **task), theta, step, {}, vectors)
 
 
-def parts(vector: FloatArray | None) -> tuple[FloatArray, FloatArray]:
+def parts(vector: FloatArray | torch.Tensor | None) -> tuple[FloatArray, FloatArray]:
     """Weight [10, 64] and bias [10] of the logistic model."""
     assert vector is not None
-    return vector[:640].reshape(10, 64), vector[640:]
+    values = on_host(vector)
+    return values[:640].reshape(10, 64), values[640:]
 
 
 @given(

@@ -17,7 +17,7 @@ from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.methods._base import make_method
 from dqnfed_flwr.methods.fedavg import FedAvg
 from dqnfed_flwr.methods.propfair.client import propfair_objective
-from dqnfed_flwr.types import ClientReply, ClientTask
+from dqnfed_flwr.types import ClientReply, ClientTask, on_host
 from tests.helpers.rounds import decide
 from tests.helpers.runs import TINY
 
@@ -62,7 +62,7 @@ def reply(method: str, theta: np.ndarray, **settings: Any) -> ClientReply:
 def row(method: str, **settings: Any) -> tuple[np.ndarray, float]:
     answer = reply(method, np.zeros(650), **settings)
     assert answer.row is not None
-    return answer.row, answer.loss
+    return on_host(answer.row), answer.loss
 
 
 def test_one_step_is_the_gradient_over_the_utility() -> None:

@@ -15,7 +15,7 @@ from dqnfed_flwr.errors import QuorumError
 from dqnfed_flwr.strategy.collect import REPEATED, TIMES
 from dqnfed_flwr.strategy.strategy import DQNFed
 from dqnfed_flwr.telemetry.events import DroppedClient
-from dqnfed_flwr.types import ClientReply, Float64Array
+from dqnfed_flwr.types import ClientReply, Float64Array, on_host
 from dqnfed_flwr.wire import Assignment
 from tests.helpers.bad_replies import BAD_EVALUATIONS, BAD_PROBES, BAD_TRAINING, UNREADABLE, Meddle, figure, vector
 from tests.helpers.grids import Meddling
@@ -134,7 +134,7 @@ def test_an_unfit_row_of_the_anchor_costs_its_client_alone(change: Any, reason: 
     class WithAnchorRows(Federation):
         def reply(self, client: int, given: Assignment) -> ClientReply:
             reply = super().reply(client, given)
-            return reply if reply.row is None else replace(reply, vectors={"anchor": 0.1 * reply.row})
+            return reply if reply.row is None else replace(reply, vectors={"anchor": 0.1 * on_host(reply.row)})
 
     def drop_it(reply: Message) -> Message:
         reply.content.array_records["vectors"].pop("extra.anchor", None)

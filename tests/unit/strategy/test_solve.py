@@ -8,7 +8,8 @@ import torch
 
 from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.functional import newton_rate_step
-from dqnfed_flwr.linalg.rows import SMALL, RowSet
+from dqnfed_flwr.linalg.row_store import RowMemory
+from dqnfed_flwr.linalg.rows import IN_MEMORY, SMALL, RowSet
 from dqnfed_flwr.methods._base import RoundRows, make_method
 from dqnfed_flwr.strategy.solve import solve
 from dqnfed_flwr.types import ClientReply, Float64Array
@@ -52,10 +53,10 @@ def test_slopes_and_norm_are_those_of_the_step_with_empty_slots_between(rng: np.
     assert solved.norm == pytest.approx(float(solved.step.norm()), rel=1e-10)
 
 
-def distance(rows: Float64Array, rates: Float64Array) -> tuple[float, bool]:
+def distance(rows: Float64Array, rates: Float64Array, memory: RowMemory) -> tuple[float, bool]:
     """How far the step from float32 rows is from the recursion in float64 on the same rows; whether it was refined."""
     narrow = rows.astype(np.float32)
-    held = RowSet(len(rows), rows.shape[1])
+    held = RowSet(len(rows), rows.shape[1], memory=memory)
     for slot, row in enumerate(narrow):
         held.put(slot, row)
     given = RoundRows(held, tuple(range(len(rows))))
@@ -65,15 +66,16 @@ def distance(rows: Float64Array, rates: Float64Array) -> tuple[float, bool]:
     return float(np.linalg.norm(step - exact) / np.linalg.norm(exact)), held.exact
 
 
+@pytest.mark.parametrize("memory", [IN_MEMORY, RowMemory(device=torch.device("cpu"))], ids=["host", "device"])
 @pytest.mark.parametrize(("common", "refined"), [(0.5, False), (1e-2, True)])
 def test_an_ill_conditioned_round_is_solved_on_a_gramian_in_float64(
-    rng: np.random.Generator, common: float, refined: bool
+    rng: np.random.Generator, common: float, refined: bool, memory: RowMemory
 ) -> None:
     # The unit-diagonal Gramian has the condition number 1 / common^2: 4, and 1e4.
     dim = SMALL // 4 + 1
     directions = rng.standard_normal((5, dim)) / np.sqrt(dim)
     rows = conflicting_set(rng, 4, 5, common) @ directions
-    error, exact = distance(rows, rng.uniform(0.5, 2, 4))
+    error, exact = distance(rows, rng.uniform(0.5, 2, 4), memory)
     assert exact is refined
     assert error < 1e-5
 

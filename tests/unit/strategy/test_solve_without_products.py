@@ -16,7 +16,7 @@ from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.methods._base import make_method
 from dqnfed_flwr.strategy.collect import Collected
 from dqnfed_flwr.strategy.hearing import Hearing
-from dqnfed_flwr.strategy.own_clients import rows_for
+from dqnfed_flwr.strategy.row_place import rows_for
 from dqnfed_flwr.strategy.solve import pending_step, solve_replies
 from dqnfed_flwr.types import ClientReply, Sees
 from tests.helpers.rounds import round_rows
