@@ -14,11 +14,14 @@ from flwr.app import ArrayRecord, Context, Message, MessageType, UserConfig
 from flwr.clientapp import ClientApp
 
 from dqnfed_flwr import wire
+from dqnfed_flwr.client.masks import STATE, Masks, masks_of
 from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.config import Scalar, Settings
 from dqnfed_flwr.errors import ClientDataError, ConfigError
+from dqnfed_flwr.types import ClientReply, under
 from dqnfed_flwr.version import package_version
 from dqnfed_flwr.wire import Assignment
+from dqnfed_flwr.wire.masked import decode_masked
 
 app = ClientApp()
 
@@ -102,6 +105,7 @@ class _Session:
     """A client of this process, the record that its memory was last saved to, and the bytes of that."""
 
     client: DQNFedClient
+    masks: Masks | None = None
     saved: ArrayRecord | None = None
     memory: int = 0
 
@@ -118,12 +122,16 @@ class _Session:
         """
         held = wire.memory_record(context.state)
         if held is not self.saved:
-            self.client.restore_state(wire.decode_memory(context.state))
+            memory = wire.decode_memory(context.state)
+            self.client.restore_state({name: each for name, each in memory.items() if not name.startswith(STATE)})
+            if self.masks is not None:
+                self.masks.load(under(STATE, memory))
             self.saved = held
 
     def save(self, context: Context) -> None:
         """Leave the client's memory, if it has any, in the context."""
-        if memory := self.client.export_state():
+        memory = {**self.client.export_state(), **({} if self.masks is None else self.masks.export())}
+        if memory:
             wire.encode_memory(memory, context.state)
             self.saved = wire.memory_record(context.state)
         self.memory = sum(values.nbytes for values in memory.values())
@@ -159,15 +167,22 @@ def query(message: Message, context: Context) -> Message:
 
 def _answer(message: Message, context: Context) -> Message:
     """Do what a `train` or `evaluate` message asks; the client's memory travels in the context's state."""
-    assignment = wire.decode_task(message.content)
-    session = _session_of(context)
+    session, asked = _session_of(context), decode_masked(message.content)
     session.load(context)
+    if session.masks is not None and asked is not None:
+        content = session.masks.answer(asked)
+    else:
+        content = wire.encode_reply(_work(session, wire.decode_task(message.content)))
+    session.save(context)
+    _SESSIONS.weigh(_key_of(context))
+    return Message(content, reply_to=message)
+
+
+def _work(session: _Session, assignment: Assignment) -> ClientReply:
     reply = session.client.work(
         assignment.task, assignment.theta, assignment.step, assignment.buffers, assignment.vectors, lasting=True
     )
-    session.save(context)
-    _SESSIONS.weigh(_key_of(context))
-    return Message(wire.encode_reply(reply), reply_to=message)
+    return reply if session.masks is None else session.masks.hidden(assignment, reply)
 
 
 def compute_together(asked: Sequence[tuple[Message, Context]]) -> None:
@@ -200,7 +215,7 @@ def forget_clients() -> None:
 def _session_of(context: Context) -> _Session:
     key = _key_of(context)
     _, items, partition, place = key
-    return _SESSIONS.get(key, lambda: _open(_settings(items), partition, place))
+    return _SESSIONS.get(key, lambda: _open(_settings(items), partition, place, context))
 
 
 def _key_of(context: Context) -> _Key:
@@ -219,10 +234,11 @@ def _partition(given: Scalar) -> int:
     return int(text)
 
 
-def _open(settings: Settings, partition: int, data_path: str | None) -> _Session:
+def _open(settings: Settings, partition: int, data_path: str | None, context: Context) -> _Session:
+    masks = masks_of(settings, partition, context)  # a node without keys says so before it reads its data
     from dqnfed_flwr.client.parts import open_client
 
-    return _Session(DQNFedClient(settings, partition, open_client(settings, partition, data_path)))
+    return _Session(DQNFedClient(settings, partition, open_client(settings, partition, data_path)), masks)
 
 
 def _items(config: UserConfig) -> _Items:

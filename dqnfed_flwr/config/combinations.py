@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.masked import PEERS
 from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.schema.run import RunSettings
 from dqnfed_flwr.schema.work import GRADIENT, LBFGS
@@ -22,6 +23,7 @@ def faults(run: RunPlan) -> Iterator[str]:
     yield from _task_faults(run)
     yield from _together_faults(run)
     yield from _autocast_faults(run)
+    yield from _masked_faults(run)
     if run.stage:
         yield from run.method.faults(run)
         yield from faults(run.stage)
@@ -86,6 +88,27 @@ def _autocast_faults(run: RunPlan) -> Iterator[str]:
         yield f"{found}, but gradients of several clients are computed together in full precision; use local.together 0"
     if run.differentiates_twice:
         yield f"{found}, but products with Hessians need full precision; use none, or a run without them"
+
+
+def _masked_faults(run: RunPlan) -> Iterator[str]:
+    """What a server that sees no row cannot do; what a method needs of rows is another matter."""
+    settings = run.settings
+    if not run.masked:
+        return
+    if settings.sampled <= PEERS:
+        yield f"clients: found {settings.sampled} a round; privacy.mode masked needs {PEERS + 1}: a sum is to hide each"
+    wrong = {
+        "guarantee.tolerate": (settings.guarantee.tolerate, "nobody can see which client's part spoils a sum; use 0"),
+        "step.on-stationary": (
+            settings.step.on_stationary == "relax" and "relax",
+            "the mean's step would be a second sum at one model; use stop or stay",
+        ),
+        "attack.kind": (settings.attack.kind != "none" and settings.attack.kind, "rows are tampered with open ones"),
+        "method": (run.stage and settings.method, "a method of stages changes what rows are; take one without"),
+    }
+    for key, (found, why) in wrong.items():
+        if found:
+            yield f"{key}: found {found!r} with privacy.mode masked, where {why}, or privacy.mode open"
 
 
 def _rule_faults(run: RunPlan) -> Iterator[str]:

@@ -313,6 +313,16 @@ class RowsSettings(Group):
     )
 
 
+class PrivacySettings(Group):
+    """What of a client the server sees."""
+
+    mode: Literal["open", "masked"] = setting(
+        "open",
+        "what the server sees of clients: each gradient, or inner products and one sum a model, see privacy.md",
+        about="protocol",
+    )
+
+
 class GuaranteeSettings(Group):
     """What is promised to the clients, and against how many of them; see `docs/admission.md`."""
 

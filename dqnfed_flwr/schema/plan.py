@@ -212,6 +212,11 @@ class RunPlan:
         return self.anchor is not None and self.anchor.work is not GRADIENT
 
     @property
+    def masked(self) -> bool:
+        """Whether the server sees no row, only inner products and one sum a model."""
+        return self.settings.privacy.mode == "masked"
+
+    @property
     def judges_held_out(self) -> bool:
         """Whether clients judge steps by their held-out parts."""
         return self.rule.judged_by == "test" and self.settings.step.judge != "training"

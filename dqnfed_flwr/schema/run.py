@@ -15,6 +15,7 @@ from dqnfed_flwr.schema.groups import (
     LocalSettings,
     NoiseSettings,
     PartitionName,
+    PrivacySettings,
     RowsSettings,
     SplitSettings,
     StartSettings,
@@ -102,6 +103,7 @@ class RunSettings(Group):
     curvature: CurvatureSettings = Field(default_factory=CurvatureSettings)
     step: StepSettings = Field(default_factory=StepSettings)
     rows: RowsSettings = Field(default_factory=RowsSettings)
+    privacy: PrivacySettings = Field(default_factory=PrivacySettings)
     guarantee: GuaranteeSettings = Field(default_factory=GuaranteeSettings)
 
     @field_validator("evaluate_every", mode="before")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from functools import cache, partial
@@ -18,6 +19,8 @@ from dqnfed_flwr import wire
 from dqnfed_flwr.errors import DataError, QuorumError, WireError
 from dqnfed_flwr.linalg.row_store import RowMemory
 from dqnfed_flwr.linalg.rows import RowSet
+from dqnfed_flwr.linalg.sketched_rows import SketchedRows
+from dqnfed_flwr.masked.sketch import sketch_size
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.params import line_point
 from dqnfed_flwr.run_files import private_folder
@@ -48,6 +51,8 @@ from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray, Sees
 from dqnfed_flwr.wire import Buffers, ReplyForm
 
 PATIENCE = Patience()
+SKETCHED_SLACK, EXACT_SLACK = 8.0, 1e-4
+"""How far the squared length of a sum may be from what sketches of m numbers say, times sqrt(m); and what rows say."""
 
 
 class OwnClients:
@@ -191,7 +196,7 @@ class OwnClients:
         Where clients may lie, no row is: nobody has held it against those of the others.
         """
         task, node = schedule.tasks[client], self._registry.members[client].node_id
-        if not task.train or self._settings.guarantee.liars(len(schedule.train)):
+        if not task.train or self._run.masked or self._settings.guarantee.liars(len(schedule.train)):
             return discard
         form, state = self._receiver.form(schedule, client), self._state
 
@@ -234,6 +239,10 @@ def contents_of(schedule: Schedule, state: RunState, run: RunPlan, method: Metho
 
 def rows_for(run: RunPlan, method: Method, theta: Tensor, patience: Patience = PATIENCE) -> RowSet:
     """Room for the rows of a round, for a model like `theta` [D]."""
+    if run.masked:
+        size, references = sketch_size(theta.numel()), method.reference_rows
+        slack = SKETCHED_SLACK / math.sqrt(size) if size < theta.numel() else EXACT_SLACK
+        return SketchedRows(run.settings.sampled + references, size, references, model=theta, slack=slack)
     return RowSet(
         run.settings.sampled + method.reference_rows,
         theta.numel(),
@@ -257,7 +266,8 @@ class _OwnReplies(Receiver):
     def form(self, schedule: Schedule, client: int) -> ReplyForm:
         """What the method asks of the client in this round."""
         extras = self._method.extras_of(schedule.round, client, self._dim)
-        return ReplyForm(self._dim, self._buffers, extras, self._figure, self._floor)
+        row = sketch_size(self._dim) if self._run.masked else self._dim
+        return ReplyForm(row, self._buffers, extras, self._figure, self._floor)
 
     def samples(self, client: int, reply: ClientReply) -> int:
         """As its node registered."""

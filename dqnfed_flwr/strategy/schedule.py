@@ -116,7 +116,8 @@ def training_needs_step(run: RunPlan) -> bool:
     """Whether clients that train need the step that led to the model, also where others took it."""
     curvature = run.settings.curvature
     recomputed = curvature.kind == "secant" and curvature.previous == "recomputed"
-    return any(work.wants_step for work in run.works) or (recomputed and run.reads_curvature)
+    along = run.masked and run.anchor is not None  # they say how their losses fall along it
+    return along or any(work.wants_step for work in run.works) or (recomputed and run.reads_curvature)
 
 
 def _sample_anew(
