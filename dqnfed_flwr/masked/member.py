@@ -113,7 +113,9 @@ class Member:
         clients = _numbers(values, "clients")
         publics, signatures = _bytes(values, "publics", clients, KEY), _bytes(values, "signatures", clients, SIGNATURE)
         self._check_peers(clients, publics, signatures)
-        everybody = digest("everybody", *(part for pair in zip(clients, publics, strict=True) for part in pair))
+        everybody = digest(
+            "everybody", self.identity.run, *(part for pair in zip(clients, publics, strict=True) for part in pair)
+        )
         self.pairs = {
             client: self._pair(client, public, everybody)
             for client, public in zip(clients, publics, strict=True)

@@ -15,6 +15,7 @@ row, so that their lengths are not. A row of no more than m values is its own sk
 from __future__ import annotations
 
 import math
+import threading
 from functools import lru_cache
 
 import numpy as np
@@ -25,6 +26,8 @@ from dqnfed_flwr.types import Float64Array, FloatArray
 
 LONGEST = 4096
 """m: numbers of a sketch at most."""
+_ONE_AT_A_TIME = threading.Lock()
+"""Held while a rotation is drawn: clients of one process that work at the same time want the same one."""
 
 
 def sketch_size(dim: int) -> int:
@@ -51,7 +54,8 @@ def rotated(vector: Float64Array, seed: bytes) -> Float64Array:
     vector to x / |x|.
     """
     turned = np.array(vector, np.float64)
-    axes, lengths = _axes(seed, len(turned))
+    with _ONE_AT_A_TIME:
+        axes, lengths = _axes(seed, len(turned))
     turned[-1] *= math.copysign(1.0, axes[0])
     start = 1
     for size in range(2, len(turned) + 1):
@@ -81,9 +85,13 @@ def _axes(seed: bytes, size: int) -> tuple[Float64Array, list[float]]:
     """
     count = size * (size + 1) // 2
     half = -(-count // 2)
-    whole = np.frombuffer(stream(seed, 8 * half), "<u4").astype(np.float32)
-    uniform = np.minimum((whole + np.float32(0.5)) * np.float32(2**-32), np.float32(1))
-    radius, angle = np.sqrt(-2 * np.log(uniform[:half])), np.float32(2 * np.pi) * uniform[half:]
+    uniform = np.frombuffer(stream(seed, 8 * half), "<u4").astype(np.float32)
+    uniform += np.float32(0.5)
+    uniform *= np.float32(2**-32)
+    np.minimum(uniform, np.float32(1), out=uniform)
+    radius, angle = uniform[:half], uniform[half:]
+    np.sqrt(np.multiply(np.log(radius, out=radius), np.float32(-2), out=radius), out=radius)
+    angle *= np.float32(2 * np.pi)
     normals = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count].astype(np.float64)
     starts = np.arange(size) * np.arange(1, size + 1) // 2
     return normals, np.sqrt(np.add.reduceat(normals * normals, starts)).tolist()
