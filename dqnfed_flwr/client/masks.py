@@ -1,11 +1,12 @@
 """What stands between a client's work and a server that is to see no gradient: `masked.member`, for the ClientApp.
 
-Over real nodes a client is who its folder says: node config names its private key (`identity`) and the list of its
-peers (`peers`). In a simulation the seed of the run stands for all secrets, and protects nobody.
+Over real nodes a client is who its folder says, by its private key and the list of its peers; node config may name
+other files (`identity`, `peers`). In a simulation the seed of the run stands for all secrets, and protects nobody.
 """
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.masked import IDENTITY, PEERS_LIST
 from dqnfed_flwr.masked.member import Identity, Member, RefusedError, model_digest
 from dqnfed_flwr.masked.secrets import KEY, derive, digest, from_system, signing_public
 from dqnfed_flwr.types import ClientReply
@@ -76,19 +78,15 @@ def masks_of(settings: Settings, partition: int, context: Context) -> Masks | No
     Raises
     ------
     ConfigError
-        If it is a real node without keys.
+        If it is a real node without a key of its own, or without those of its peers.
     """
     if settings.privacy.mode != "masked":
         return None
     node = context.node_config
-    if "peers" in node and "identity" in node:
-        private, pins = read_identity(Path(str(node["identity"]))), read_peers(Path(str(node["peers"])))
+    if "num-partitions" not in node or "identity" in node:  # simulations set the first
+        private = read_identity(Path(str(node.get("identity", _folder() / IDENTITY))))
+        pins = read_peers(Path(str(node.get("peers", _folder() / PEERS_LIST))))
         return Masks(settings, Identity(partition, private, pins.get, str(context.run_id), from_system))
-    if "num-partitions" not in node:  # what simulations set
-        raise ConfigError(
-            "privacy.mode: masked, but this node has no keys to show its peers, or no list of theirs; start it with "
-            "identity and peers in its node config (`dqnfed deploy init` makes both)"
-        )
     draw = partial(_simulated, settings.seed, partition)
     return Masks(settings, Identity(partition, draw("identity"), _pins(settings.seed), "simulation", draw))
 
@@ -98,7 +96,7 @@ def read_identity(path: Path) -> bytes:
     try:
         key = bytes.fromhex(path.read_text("ascii").strip())
     except (OSError, ValueError) as error:
-        raise ConfigError(f"identity: {path}: cannot be read ({error}); restore the node's folder") from None
+        raise ConfigError(_lacks("identity", path, error)) from None
     if len(key) != KEY:
         raise ConfigError(f"identity: {path}: {len(key)} bytes; need {KEY}")
     return key
@@ -110,10 +108,23 @@ def read_peers(path: Path) -> dict[int, bytes]:
         peers = tomllib.loads(path.read_text("utf-8"))["peers"]
         found = {int(peer["partition"]): bytes.fromhex(peer["key"]) for peer in peers.values()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ConfigError(f"peers: {path}: cannot be read ({error}); restore the node's folder") from None
+        raise ConfigError(_lacks("peers", path, error)) from None
     if wrong := [partition for partition, key in found.items() if len(key) != KEY] or len(found) < len(peers):
         raise ConfigError(f"peers: {path}: keys need {KEY} bytes and partitions of their own, found {wrong}")
     return found
+
+
+def _folder() -> Path:
+    """The folder of a node, in which it keeps what is Flower's own; else the one where the process runs."""
+    home = os.environ.get("FLWR_HOME")
+    return Path(home).absolute().parent if home else Path.cwd()
+
+
+def _lacks(key: str, path: Path, error: Exception) -> str:
+    return (
+        f"{key}: {path}: cannot be read ({error}), and privacy.mode masked needs it; `dqnfed deploy init` and "
+        f"`refresh` make it in the node's folder: copy it, and name it as {key} in the node config if it lies elsewhere"
+    )
 
 
 def _unknown() -> RecordDict:

@@ -67,17 +67,32 @@ class MaskedAnchored(Method):
         falls = float(shares @ (mean + along)) > 0
         weights[last] = self._beta if falls and rows.squared_norm(last) else 0.0
         offset = mean + along if falls else mean
-        for floor in FLOORS:
-            solution = self._solve(batch, fit, offset, floor * mean, rows.dim)
-            found = (1 + floor) * self._row_lr * shares
-            found[fit] += solution.weights
-            if solution.status == "stationary" or found.max() <= ROOM * MOST * found.sum():
-                break
-        notes = {"anchor_reset": float(not falls), "floor": 1 + floor}
+        solution, found, notes = self._within_bounds(batch, fit, offset, rows.dim, shares)
+        notes["anchor_reset"] = float(not falls)
         if solution.status == "stationary":
             return answer(np.zeros(rows.capacity), solution, excluded, notes=notes)
         weights[list(rows.slots)] = found
         return answer(weights, solution, excluded, notes=notes)
+
+    def _within_bounds(
+        self, batch: RoundBatch, fit: NDArray[np.bool_], offset: Float64Array, size: int, shares: Float64Array
+    ) -> tuple[GramSolution, Float64Array, dict[str, float]]:
+        """Coefficients of which none is more than a sum may give one client; the solution, and notes.
+
+        Where no floor brings them there, the largest of those with the first floor is cut.
+        """
+        tried = []
+        for floor in FLOORS:
+            solution = self._solve(batch, fit, offset, floor * self._row_lr * batch.gram @ shares, size)
+            found = (1 + floor) * self._row_lr * shares
+            found[fit] += solution.weights
+            if solution.status == "stationary" or found.max() <= ROOM * MOST * found.sum():
+                return solution, found, {"floor": 1 + floor}
+            tried.append((solution, found))
+        solution, found = tried[0]
+        largest = int(found.argmax())
+        found[largest] = ROOM * MOST / (1 - ROOM * MOST) * (found.sum() - found[largest])
+        return solution, found, {"floor": 1.0, "capped": 1.0}
 
     def _solve(
         self, batch: RoundBatch, fit: NDArray[np.bool_], offset: Float64Array, more: Float64Array, size: int
