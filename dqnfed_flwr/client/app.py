@@ -167,9 +167,9 @@ def query(message: Message, context: Context) -> Message:
 
 def _answer(message: Message, context: Context) -> Message:
     """Do what a `train` or `evaluate` message asks; the client's memory travels in the context's state."""
-    session, asked = _session_of(context), decode_masked(message.content)
+    session = _session_of(context)
     session.load(context)
-    if session.masks is not None and asked is not None:
+    if session.masks is not None and (asked := decode_masked(message.content)) is not None:
         content = session.masks.answer(asked)
     else:
         content = wire.encode_reply(_work(session, wire.decode_task(message.content)))

@@ -78,11 +78,16 @@ def masks_of(settings: Settings, partition: int, context: Context) -> Masks | No
     Raises
     ------
     ConfigError
-        If it is a real node without a key of its own, or without those of its peers.
+        If its site asks for masks where the run has none, or a real node has no key of its own or none of its peers.
     """
-    if settings.privacy.mode != "masked":
-        return None
     node = context.node_config
+    if settings.privacy.mode != "masked":
+        if "privacy" in node and node["privacy"] != settings.privacy.mode:
+            raise ConfigError(
+                f"privacy.mode: found {settings.privacy.mode!r}, but this site takes part in runs that are "
+                f"{node['privacy']} alone (privacy, in its node config); submit the run so"
+            )
+        return None
     if "num-partitions" not in node or "identity" in node:  # simulations set the first
         private = read_identity(Path(str(node.get("identity", _folder() / IDENTITY))))
         pins = read_peers(Path(str(node.get("peers", _folder() / PEERS_LIST))))
