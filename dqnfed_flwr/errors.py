@@ -59,6 +59,10 @@ class QuorumError(DQNFedError):
     """Too few clients answered, again and again; the model is unchanged."""
 
 
+class SumError(DQNFedError):
+    """The one sum that clients give at a model cannot be had, or is none of their rows; there is no other one."""
+
+
 class RunError(DQNFedError):
     """A run could not be started or did not finish."""
 

@@ -17,13 +17,15 @@ from flwr.clientapp import ClientApp
 from flwr.common.logger import log
 
 from dqnfed_flwr import wire
+from dqnfed_flwr.client.masks import STATE, Masks, masks_of
 from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.config import Scalar, Settings
 from dqnfed_flwr.errors import ClientDataError, ConfigError, WireError
-from dqnfed_flwr.types import under
+from dqnfed_flwr.types import ClientReply, under
 from dqnfed_flwr.version import package_version
 from dqnfed_flwr.wire import Assignment
 from dqnfed_flwr.wire.codecs import WHOLE
+from dqnfed_flwr.wire.masked import decode_masked
 
 if TYPE_CHECKING:
     from dqnfed_flwr.client.held_model import HeldModel
@@ -115,6 +117,7 @@ class _Session:
     """
 
     client: DQNFedClient
+    masks: Masks | None = None
     held: HeldModel | None = None
     saved: ArrayRecord | None = None
     memory: int = 0
@@ -133,9 +136,12 @@ class _Session:
         held = wire.memory_record(context.state)
         if held is not self.saved:
             memory = wire.decode_memory(context.state)
-            self.client.restore_state({name: v for name, v in memory.items() if not name.startswith(HELD)})
+            own = {name: each for name, each in memory.items() if not name.startswith((HELD, STATE))}
+            self.client.restore_state(own)
             if self.held is not None:
                 self.held.load(under(HELD, memory))
+            if self.masks is not None:
+                self.masks.load(under(STATE, memory))
             self.saved = held
 
     def read(self, message: Message, context: Context) -> Assignment:
@@ -145,7 +151,7 @@ class _Session:
 
     def save(self, context: Context) -> None:
         """Leave the client's memory, if it has any, in the context."""
-        memory = self.client.export_state()
+        memory = {**self.client.export_state(), **({} if self.masks is None else self.masks.export())}
         model = {} if self.held is None else {HELD + name: values for name, values in self.held.export().items()}
         if memory or self.held is not None:
             wire.encode_memory(memory | model, context.state)
@@ -184,20 +190,27 @@ def query(message: Message, context: Context) -> Message:
 def _answer(message: Message, context: Context) -> Message:
     """Do what a `train` or `evaluate` message asks; the client's memory travels in the context's state."""
     session = _session_of(context)
-    try:
-        assignment = session.read(message, context)
-    except WireError as error:
-        if error.reason != wire.LOST_MODEL:
-            raise
-        log(WARNING, "%s; the server sends the whole model next", error)
-        session.save(context)
-        return Message(wire.encode_lost(), reply_to=message)
+    session.load(context)
+    if session.masks is not None and (asked := decode_masked(message.content)) is not None:
+        content = session.masks.answer(asked)
+    else:
+        try:
+            content = wire.encode_reply(_work(session, session.read(message, context)))
+        except WireError as error:
+            if error.reason != wire.LOST_MODEL:
+                raise
+            log(WARNING, "%s; the server sends the whole model next", error)
+            content = wire.encode_lost()
+    session.save(context)
+    _SESSIONS.weigh(_key_of(context))
+    return Message(content, reply_to=message)
+
+
+def _work(session: _Session, assignment: Assignment) -> ClientReply:
     reply = session.client.work(
         assignment.task, assignment.theta, assignment.step, assignment.buffers, assignment.vectors, lasting=True
     )
-    session.save(context)
-    _SESSIONS.weigh(_key_of(context))
-    return Message(wire.encode_reply(reply), reply_to=message)
+    return reply if session.masks is None else session.masks.hidden(assignment, reply)
 
 
 def compute_together(asked: Sequence[tuple[Message, Context]]) -> None:
@@ -232,7 +245,7 @@ def forget_clients() -> None:
 def _session_of(context: Context) -> _Session:
     key = _key_of(context)
     _, items, partition, place = key
-    return _SESSIONS.get(key, lambda: _open(_settings(items), partition, place))
+    return _SESSIONS.get(key, lambda: _open(_settings(items), partition, place, context))
 
 
 def _key_of(context: Context) -> _Key:
@@ -251,15 +264,16 @@ def _partition(given: Scalar) -> int:
     return int(text)
 
 
-def _open(settings: Settings, partition: int, data_path: str | None) -> _Session:
+def _open(settings: Settings, partition: int, data_path: str | None, context: Context) -> _Session:
+    masks = masks_of(settings, partition, context)  # a node without keys says so before it reads its data
     from dqnfed_flwr.client.parts import open_client
 
     client = DQNFedClient(settings, partition, open_client(settings, partition, data_path))
     if settings.messages.step == WHOLE:
-        return _Session(client)
+        return _Session(client, masks)
     from dqnfed_flwr.client.held_model import HeldModel
 
-    return _Session(client, HeldModel(settings.messages.step))
+    return _Session(client, masks, HeldModel(settings.messages.step))
 
 
 def _items(config: UserConfig) -> _Items:

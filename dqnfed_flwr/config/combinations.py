@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.masked import PEERS
 from dqnfed_flwr.schema.groups import WHOLE
 from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.schema.run import RunSettings
@@ -24,6 +25,7 @@ def faults(run: RunPlan) -> Iterator[str]:
     yield from _together_faults(run)
     yield from _autocast_faults(run)
     yield from _message_faults(run)
+    yield from _masked_faults(run)
     if run.stage:
         yield from run.method.faults(run)
         yield from faults(run.stage)
@@ -102,6 +104,36 @@ def _message_faults(run: RunPlan) -> Iterator[str]:
         yield f"{found} with rows.device 'device', but steps are rounded on the host; use rows.device auto or host"
     if run.settings.attack.kind == "random":
         yield f"{found}, but attack.kind 'random' is made of the model that is sent; use 32, or another attack"
+
+
+def _masked_faults(run: RunPlan) -> Iterator[str]:
+    """What a server that sees no row cannot do; what a method needs of rows is another matter."""
+    settings = run.settings
+    if not run.masked:
+        return
+    if settings.sampled <= PEERS:
+        yield f"clients: found {settings.sampled} a round; privacy.mode masked needs {PEERS + 1}: a sum is to hide each"
+    wrong = {
+        "guarantee.tolerate": (settings.guarantee.tolerate, "nobody can see which client's part spoils a sum; use 0"),
+        "step.on-stationary": (
+            settings.step.on_stationary == "relax" and "relax",
+            "the mean's step would be a second sum at one model; use stop or stay",
+        ),
+        "messages.row": (
+            settings.messages.row < WHOLE and settings.messages.row,
+            "parts of a sum fill 32 bits; use 32",
+        ),
+        "messages.step": (
+            settings.messages.step < WHOLE and settings.messages.step,
+            "each client is to see the whole model that it gives its one sum at; use 32",
+        ),
+        "rows.device": (settings.rows.device == "device" and "device", "the server has no rows; use auto or host"),
+        "attack.kind": (settings.attack.kind != "none" and settings.attack.kind, "rows are tampered with open ones"),
+        "method": (run.stage and settings.method, "a method of stages changes what rows are; take one without"),
+    }
+    for key, (found, why) in wrong.items():
+        if found:
+            yield f"{key}: found {found!r} with privacy.mode masked, where {why}, or privacy.mode open"
 
 
 def _rule_faults(run: RunPlan) -> Iterator[str]:

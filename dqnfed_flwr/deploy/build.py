@@ -15,7 +15,7 @@ from importlib.metadata import version
 from itertools import count
 from pathlib import Path
 
-from dqnfed_flwr.deploy import apps, node_certificates, operators, pki
+from dqnfed_flwr.deploy import apps, identities, node_certificates, operators, pki
 from dqnfed_flwr.deploy.audit_log import AuditLog
 from dqnfed_flwr.deploy.commands import command_files, node_files, server_environment
 from dqnfed_flwr.deploy.files import (
@@ -80,6 +80,7 @@ def add_node(directory: Path, name: str = "", data: str = "") -> Node:
         trusted, signer = node_certificates.trusted(directory), node_certificates.authority(directory)
         _make_node(directory, federation, node, trusted)
         node_certificates.certify(directory, signer, [node])
+        identities.write(directory, federation.nodes)
         write_plan(directory, federation)
         _write_commands(directory, directory, federation)
     return node
@@ -94,6 +95,7 @@ def remove_node(directory: Path, name: str) -> Node:
         write_plan(directory, federation)
         node_certificates.strike(directory, name)
         shutil.rmtree(directory / "nodes" / name, ignore_errors=True)
+        identities.write(directory, federation.nodes)
         (directory / "commands" / f"{name}.txt").unlink(missing_ok=True)
         if (directory / "commands").is_dir():
             _write_commands(directory, directory, federation)
@@ -129,7 +131,8 @@ def refresh(directory: Path) -> list[Path]:
         stale = [path for path, text in texts.items() if not path.exists() or path.read_bytes() != text.encode()]
         for path in stale:
             write_public(path, texts[path])
-    return [*stale, *certified]
+        known = identities.write(directory, federation.nodes)
+    return [*stale, *certified, *known]
 
 
 def rotate(directory: Path, *, authority: bool = False, days: int = 0, others: Sequence[str] = ()) -> Federation:
@@ -194,6 +197,7 @@ def _fill(place: Path, final: Path, federation: Federation) -> None:
     for node in federation.nodes:
         _make_node(place, federation, node, authority.certificate)
     node_certificates.certify(place, authority, federation.nodes)
+    identities.write(place, federation.nodes)
     _write_commands(place, final, federation)
     write_plan(place, federation)
     _begin_audit_log(place, federation)

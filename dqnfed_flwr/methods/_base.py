@@ -160,14 +160,16 @@ class Method(ABC):
     guaranteed : bool
         Whether the step lowers the loss of each client whose row is given, so that a client can hold up the others.
     rests : bool
-        Whether the server's model stays where it is: rounds go on without a step, and clients stop early by themselves.
+        Whether the server's model stays: rounds go on without a step, and clients stop early by themselves.
+    one_row : bool
+        Whether its step is the row of one client.
     """
 
     reference_rows: int = 0
     sees: Sees = Sees.ALL
     guaranteed: bool = False
     rests: bool = False
-
+    one_row: bool = False
     _remembered: Sequence[str] = ()
     _memories: Sequence[Memory] = ()
     """What it keeps between rounds: attributes `_NAME` (whole numbers, tuples of them, arrays, tensors), and more."""

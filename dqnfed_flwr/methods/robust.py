@@ -52,6 +52,10 @@ class Krum(GramMethod):
     client may buy influence with the number that it reports).
     """
 
+    def __init__(self, run: RunPlan) -> None:
+        super().__init__(run)
+        self.one_row = run.group_of(KrumSettings).keep == 1
+
     def weights(self, batch: RoundBatch) -> Combination:
         """eta / m for the rows chosen, else 0."""
         settings, count = self._run.group_of(KrumSettings), len(batch.clients)

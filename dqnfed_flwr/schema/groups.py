@@ -82,7 +82,7 @@ class SplitSettings(Group):
         ge=0,
     )
     samples: int = _data(0, "training samples used in all, 0 for every one", size="size or all", ge=0)
-    only_classes: Numbers = _data("", "classes used, such as 0,2,6, numbered anew in this order; empty for all")
+    only_classes: Numbers = _rare("", "classes used, such as 0,2,6, numbered anew in this order; empty for all")
     test_fraction: float = _data(
         0.2, "share of a client's samples that it tests on, where a set has no test part", gt=0, lt=1
     )
@@ -337,6 +337,16 @@ class MessagesSettings(Group):
         32,
         "the same of the server's step; below 32 a client keeps the model and is sent the step alone, which the server "
         "rounds before it is tested",
+    )
+
+
+class PrivacySettings(Group):
+    """What of a client the server sees."""
+
+    mode: Literal["open", "masked"] = setting(
+        "open",
+        "what the server sees of clients: each gradient, or inner products and one sum a model, see privacy.md",
+        about="protocol",
     )
 
 

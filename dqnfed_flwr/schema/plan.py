@@ -212,6 +212,11 @@ class RunPlan:
         return self.anchor is not None and self.anchor.work is not GRADIENT
 
     @property
+    def masked(self) -> bool:
+        """Whether the server sees no row, only inner products and one sum a model."""
+        return self.settings.privacy.mode == "masked"
+
+    @property
     def judges_held_out(self) -> bool:
         """Whether clients judge steps by their held-out parts."""
         return self.rule.judged_by == "test" and self.settings.step.judge != "training"
@@ -232,7 +237,8 @@ class RunPlan:
         """Whether clients that train need the step that led to the model, also where others took it."""
         curvature = self.settings.curvature
         recomputed = curvature.kind == "secant" and curvature.previous == "recomputed"
-        return any(work.wants_step for work in self.works) or (recomputed and self.reads_curvature)
+        along = self.masked and self.anchor is not None  # clients say how their losses fall along it
+        return along or any(work.wants_step for work in self.works) or (recomputed and self.reads_curvature)
 
     @cached_property
     def differentiates_twice(self) -> bool:

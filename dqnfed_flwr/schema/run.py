@@ -16,6 +16,7 @@ from dqnfed_flwr.schema.groups import (
     MessagesSettings,
     NoiseSettings,
     PartitionName,
+    PrivacySettings,
     RowsSettings,
     SplitSettings,
     StartSettings,
@@ -104,6 +105,7 @@ class RunSettings(Group):
     step: StepSettings = Field(default_factory=StepSettings)
     rows: RowsSettings = Field(default_factory=RowsSettings)
     messages: MessagesSettings = Field(default_factory=MessagesSettings)
+    privacy: PrivacySettings = Field(default_factory=PrivacySettings)
     guarantee: GuaranteeSettings = Field(default_factory=GuaranteeSettings)
 
     @field_validator("evaluate_every", mode="before")

@@ -18,6 +18,7 @@ from torch import Tensor
 from dqnfed_flwr import wire
 from dqnfed_flwr.errors import DataError, QuorumError, WireError
 from dqnfed_flwr.linalg.rows import RowSet
+from dqnfed_flwr.masked.sketch import sketch_size
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.params import line_point
 from dqnfed_flwr.schema.plan import RunPlan
@@ -215,7 +216,7 @@ class OwnClients:
         Where clients may lie, no row is: nobody has held it against those of the others.
         """
         task, node = schedule.tasks[client], self._registry.members[client].node_id
-        if not task.train or self._settings.guarantee.liars(len(schedule.train)):
+        if not task.train or self._run.masked or self._settings.guarantee.liars(len(schedule.train)):
             return discard
         form, state = self._receiver.form(schedule, client), self._state
 
@@ -272,8 +273,8 @@ class _OwnReplies(Receiver):
     def form(self, schedule: Schedule, client: int) -> ReplyForm:
         """What the method asks of the client in this round."""
         extras = self._method.extras_of(schedule.round, client, self._dim)
-        bits = self._settings.messages.row
-        return ReplyForm(self._dim, self._buffers, extras, self._figure, self._floor, bits)
+        row = sketch_size(self._dim) if self._run.masked else self._dim
+        return ReplyForm(row, self._buffers, extras, self._figure, self._floor, self._settings.messages.row)
 
     def samples(self, client: int, reply: ClientReply) -> int:
         """As its node registered."""

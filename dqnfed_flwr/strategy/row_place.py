@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -13,6 +14,8 @@ from torch import Tensor
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.linalg.row_store import RowMemory
 from dqnfed_flwr.linalg.rows import RowSet
+from dqnfed_flwr.linalg.sketched_rows import SketchedRows
+from dqnfed_flwr.masked.sketch import sketch_size
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.run_files import private_folder
 from dqnfed_flwr.schema.groups import WHOLE
@@ -23,6 +26,8 @@ from dqnfed_flwr.telemetry.event_log import Patience
 from dqnfed_flwr.types import Sees
 
 PATIENCE = Patience()
+SKETCHED_SLACK, EXACT_SLACK = 8.0, 1e-4
+"""How far the squared length of a sum may be from what sketches of m numbers say, times sqrt(m); and what rows say."""
 CARD_SHARE = 4
 """Rows are left on a card by themselves where so many of their arrays would fit."""
 
@@ -41,7 +46,7 @@ def rows_device(run: RunPlan, method: Method, dim: int, grid: Grid) -> torch.dev
     `ConfigError` where a device is asked for, and clients do not share this process or it has no float64.
     """
     wanted, size = run.settings.rows.device, torch.finfo(getattr(torch, run.settings.dtype)).bits // 8
-    if wanted == "auto" and run.settings.messages.step < WHOLE:  # steps are rounded on the host
+    if wanted == "auto" and (run.masked or run.settings.messages.step < WHOLE):  # sums and steps are made on the host
         return None
     device = grid.clients_device() if wanted != "host" and isinstance(grid, OneDevice) else None
     if wanted == "device":
@@ -58,7 +63,11 @@ def rows_device(run: RunPlan, method: Method, dim: int, grid: Grid) -> torch.dev
 def rows_for(
     run: RunPlan, method: Method, theta: Tensor, patience: Patience = PATIENCE, device: torch.device | None = None
 ) -> RowSet:
-    """Room for the rows of a round, for a model like `theta` [D]; on a `device`, or on the host."""
+    """Room for the rows of a round, for a model like `theta` [D]; on a `device`, or on the host; or for sketches."""
+    if run.masked:
+        size, references = sketch_size(theta.numel()), method.reference_rows
+        slack = SKETCHED_SLACK / math.sqrt(size) if size < theta.numel() else EXACT_SLACK
+        return SketchedRows(run.settings.sampled + references, size, references, model=theta, slack=slack)
     return RowSet(
         run.settings.sampled + method.reference_rows,
         theta.numel(),

@@ -27,6 +27,7 @@ from dqnfed_flwr.strategy.checkpointer import Checkpointer
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from dqnfed_flwr.strategy.compatibility import Form
 from dqnfed_flwr.strategy.loop import EvaluateFn, OwnLoop, RoundLoop
+from dqnfed_flwr.strategy.masked_clients import MaskedClients
 from dqnfed_flwr.strategy.own_clients import OwnClients
 from dqnfed_flwr.strategy.row_place import rows_device
 from dqnfed_flwr.strategy.short_messages import ShortMessages
@@ -182,7 +183,8 @@ class GradientStrategy(OwnLoop):
         for listener in self._listeners:
             listener.on_start(self.settings.rounds, list(events))
         try:
-            side = OwnClients(self._plan, task, state, self._method, self._registry, grid, short, patience, device)
+            kind = MaskedClients if self._plan.masked else OwnClients
+            side = kind(self._plan, task, state, self._method, self._registry, grid, short, patience, device)
             save = partial(checkpointer.save, state, self.provenance)
             RoundLoop(self._plan, state, side, self._rule, on_round, save).run()
             self.outcome = outcome = _final_outcome(side, state, events)

@@ -128,6 +128,16 @@ def test_killing_and_resuming_gives_the_bits_of_the_run_never_killed(
     assert_same(tmp_path / "killed", tmp_path / "whole")
 
 
+def test_killing_a_masked_run_gives_the_same_model_as_well(tmp_path: Path, warm: str) -> None:
+    """What rounds cost differs: a sum is asked for before its round's checkpoint is written."""
+    mapping = {**TINY, "privacy.mode": "masked", "clients": 4, "rounds": 20}
+    assert killed(tmp_path, mapping, seed=1, kills=4, path=warm)
+    found, expected = (read_result(tmp_path / name) for name in ("killed", "whole"))
+    assert (tmp_path / "killed" / MODEL).read_bytes() == (tmp_path / "whole" / MODEL).read_bytes()
+    assert [event.losses_after for event in found.events] == [event.losses_after for event in expected.events]
+    assert [event.weights for event in found.events] == [event.weights for event in expected.events]
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_stopping_after_a_round_and_resuming_gives_the_same_bits(tmp_path: Path, name: str) -> None:
     settings = {**TINY, **RUNS[name], "rounds": 9}

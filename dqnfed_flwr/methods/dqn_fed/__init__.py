@@ -23,6 +23,7 @@ from collections.abc import Iterator
 
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.methods.dqn_fed.anchored import AnchoredMethod, OneSided, TwoSided
+from dqnfed_flwr.methods.dqn_fed.masked import ANCHORS, MaskedAnchored
 from dqnfed_flwr.methods.dqn_fed.settings import NAME, DqnFedSettings, anchored, choose_anchor
 from dqnfed_flwr.schema.plan import GRADIENTS, AnchorChoice, Profile, RunPlan
 from dqnfed_flwr.schema.run import AUTO, RunSettings
@@ -33,6 +34,8 @@ _FORMS: dict[str, type[Method]] = {"two-sided": TwoSided, "one-sided": OneSided,
 
 def dqn_fed(run: RunPlan) -> Method:
     """The form that the settings of the run name."""
+    if run.masked and run.anchor is not None:
+        return MaskedAnchored(run)
     return _FORMS[run.group_of(DqnFedSettings).form](run)
 
 
@@ -70,6 +73,13 @@ class _DqnFed(Profile):
                 f"{run.work.name!r}; use gradient or auto, or {NAME}.form two-sided or one-sided"
             )
         profile = anchor.method
+        if run.masked and (profile.name not in ANCHORS or anchor.work is not GRADIENT):
+            yield (
+                f"{NAME}.anchor: found {profile.name!r} with work {anchor.work.name!r}, which needs more than the one "
+                f"sum that clients give where privacy.mode is masked; use auto, or {' or '.join(ANCHORS)} with "
+                f"{NAME}.anchor-work gradient"
+            )
+            return
         if why := unfit_as_anchor(profile, run.settings):
             yield f"{NAME}.anchor: found {profile.name!r}, which cannot be one: {why}"
             return

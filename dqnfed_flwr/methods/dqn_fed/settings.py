@@ -9,7 +9,7 @@ from pydantic import field_validator
 from dqnfed_flwr.schema.group import Group, expert, own
 from dqnfed_flwr.schema.groups import LocalWorkName
 from dqnfed_flwr.schema.plan import GRADIENTS, RunPlan
-from dqnfed_flwr.schema.work import LBFGS, SGD
+from dqnfed_flwr.schema.work import GRADIENT, LBFGS, SGD
 
 AUTO = "auto"
 NAME = "dqn-fed"
@@ -31,6 +31,7 @@ def choose_anchor(run: RunPlan, *, passes: bool) -> tuple[str, str]:
     everybody = run.settings.sampled >= run.settings.clients
     rows = (
         (own.anchor != AUTO, own.anchor, own.anchor_work),
+        (run.masked, "momentum", GRADIENT.name),
         (by_passes, "momentum", SGD.name),
         (everybody and not may_lie, "server-lbfgs", own.anchor_work),
         (True, "momentum", own.anchor_work),
@@ -80,7 +81,7 @@ class DqnFedSettings(Group):
     absent_rounds: int = expert(
         3,
         "rounds for which the last gradient of a client that is absent counts (anchored, with sampling)",
-        read=lambda run: anchored(run) and run.settings.sampled < run.settings.clients,
+        read=lambda run: anchored(run) and run.settings.sampled < run.settings.clients and not run.masked,
         ge=0,
     )
 

@@ -60,7 +60,7 @@ def test_what_root_makes_is_the_services(place: Path) -> None:
     build.rotate(place)
     build.add_node(place)
     build.remove_node(place, "node-0")
-    assert len(list(place.rglob("*.key"))) == 4
+    assert len(list(place.rglob("*.key"))) == 5
     assert owners(place) == {(SERVICE, SERVICE)}
 
 

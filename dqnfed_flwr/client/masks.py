@@ -1,0 +1,145 @@
+"""What stands between a client's work and a server that is to see no gradient: `masked.member`, for the ClientApp.
+
+Over real nodes a client is who its folder says, by its private key and the list of its peers; node config may name
+other files (`identity`, `peers`). In a simulation the seed of the run stands for all secrets, and protects nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Context, RecordDict
+from numpy.typing import NDArray
+
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.masked import IDENTITY, PEERS_LIST
+from dqnfed_flwr.masked.member import Identity, Member, RefusedError, model_digest
+from dqnfed_flwr.masked.secrets import KEY, derive, digest, from_system, signing_public
+from dqnfed_flwr.types import ClientReply, on_host
+from dqnfed_flwr.wire import Assignment
+from dqnfed_flwr.wire.masked import ASK, PEERS, REFUSED, encode_masked
+
+STATE = "masked/"
+"""Begins the names of what a member remembers among a client's memory."""
+ALONG = "along"
+"""The figure g_k . u_{t-1}."""
+
+
+class Masks:
+    """One client's side of the masks."""
+
+    def __init__(self, settings: Settings, identity: Identity) -> None:
+        self._seed, self._member = settings.seed, Member(identity)
+
+    def answer(self, asked: Mapping[str, Any]) -> RecordDict:
+        """What the client says to a question that is no task; a refusal in words."""
+        member = self._member
+        kinds: dict[str, Callable[[], RecordDict]] = {
+            "hello": lambda: encode_masked(member.hello()),
+            "invite": lambda: encode_masked(member.invite(asked)),
+            "deliver": lambda: encode_masked(member.deliver(asked)),
+            "sum": lambda: encode_masked({}, member.summand(asked, self._seed)),
+        }
+        try:
+            return kinds.get(str(asked.get(ASK)), _unknown)()
+        except RefusedError as error:
+            return encode_masked({REFUSED: str(error), PEERS: list(error.peers)})
+
+    def hidden(self, assignment: Assignment, reply: ClientReply) -> ClientReply:
+        """A reply whose row is no row any more, but its turned sketch; with g_k . u_{t-1} where the step came along."""
+        if reply.row is None:
+            return reply
+        row, along = on_host(reply.row), 0.0
+        sketch = self._member.hide(assignment.task.exchange, model_digest(on_host(assignment.theta)), row)
+        if assignment.step is not None:
+            along = float(np.dot(np.asarray(row, np.float64), np.asarray(on_host(assignment.step), np.float64)))
+        return replace(reply, row=sketch, figures={**reply.figures, ALONG: along})
+
+    def export(self) -> dict[str, NDArray[Any]]:
+        """What the member remembers, under names of its own."""
+        return {STATE + name: values for name, values in self._member.export().items()}
+
+    def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Inverse of `export`, without those names."""
+        self._member.load(arrays)
+
+
+def masks_of(settings: Settings, partition: int, context: Context) -> Masks | None:
+    """The masks of a client; None where the server may see its row.
+
+    Raises
+    ------
+    ConfigError
+        If its site asks for masks where the run has none, or a real node has no key of its own or none of its peers.
+    """
+    node = context.node_config
+    if settings.privacy.mode != "masked":
+        if "privacy" in node and node["privacy"] != settings.privacy.mode:
+            raise ConfigError(
+                f"privacy.mode: found {settings.privacy.mode!r}, but this site takes part in runs that are "
+                f"{node['privacy']} alone (privacy, in its node config); submit the run so"
+            )
+        return None
+    if "num-partitions" not in node or "identity" in node:  # simulations set the first
+        private = read_identity(Path(str(node.get("identity", _folder() / IDENTITY))))
+        pins = read_peers(Path(str(node.get("peers", _folder() / PEERS_LIST))))
+        return Masks(settings, Identity(partition, private, pins.get, str(context.run_id), from_system))
+    draw = partial(_simulated, settings.seed, partition)
+    return Masks(settings, Identity(partition, draw("identity"), _pins(settings.seed), "simulation", draw))
+
+
+def read_identity(path: Path) -> bytes:
+    """The private key of a node, `KEY` raw bytes in hexadecimal; `ConfigError` if there is none."""
+    try:
+        key = bytes.fromhex(path.read_text("ascii").strip())
+    except (OSError, ValueError) as error:
+        raise ConfigError(_lacks("identity", path, error)) from None
+    if len(key) != KEY:
+        raise ConfigError(f"identity: {path}: {len(key)} bytes; need {KEY}")
+    return key
+
+
+def read_peers(path: Path) -> dict[int, bytes]:
+    """Public keys by partition, from a `peers.toml`; `ConfigError` if it cannot be read."""
+    try:
+        peers = tomllib.loads(path.read_text("utf-8"))["peers"]
+        found = {int(peer["partition"]): bytes.fromhex(peer["key"]) for peer in peers.values()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ConfigError(_lacks("peers", path, error)) from None
+    if wrong := [partition for partition, key in found.items() if len(key) != KEY] or len(found) < len(peers):
+        raise ConfigError(f"peers: {path}: keys need {KEY} bytes and partitions of their own, found {wrong}")
+    return found
+
+
+def _folder() -> Path:
+    """The folder of a node, in which it keeps what is Flower's own; else the one where the process runs."""
+    home = os.environ.get("FLWR_HOME")
+    return Path(home).absolute().parent if home else Path.cwd()
+
+
+def _lacks(key: str, path: Path, error: Exception) -> str:
+    return (
+        f"{key}: {path}: cannot be read ({error}), and privacy.mode masked needs it; `dqnfed deploy init` and "
+        f"`refresh` make it in the node's folder: copy it, and name it as {key} in the node config if it lies elsewhere"
+    )
+
+
+def _unknown() -> RecordDict:
+    raise RefusedError("a question that no client answers; one of hello, invite, deliver, sum")
+
+
+def _simulated(seed: int, partition: int, purpose: str) -> bytes:
+    return derive(digest("simulation", seed), partition, purpose)
+
+
+def _pins(seed: int) -> Callable[[int], bytes | None]:
+    """The public keys of all clients of a simulation."""
+    return cache(lambda client: signing_public(_simulated(seed, client, "identity")))

@@ -1,0 +1,116 @@
+"""The package's own clients where the server sees no row: they agree on secrets first, and give one sum a model.
+
+An exchange brings sketches in place of rows. `direction` then asks, in an exchange of its own, for the one sum that the
+step takes. A client that does not answer is asked for the same sum again. Where it stays away, or the sum is none of
+the rows, no other one is asked for at this model: the last step is tried again where every loss falls along it, and
+else the round ends without a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from logging import WARNING
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.common.logger import log
+from torch import Tensor
+
+from dqnfed_flwr.errors import ConfigError, RunError, SumError
+from dqnfed_flwr.linalg.sketched_rows import SketchedRows
+from dqnfed_flwr.masked import PEERS
+from dqnfed_flwr.masked.member import model_digest
+from dqnfed_flwr.methods._base import Method
+from dqnfed_flwr.methods.dqn_fed.masked import ALONG
+from dqnfed_flwr.schema.plan import RunPlan
+from dqnfed_flwr.strategy.collect import Collected
+from dqnfed_flwr.strategy.hearing import Hearing
+from dqnfed_flwr.strategy.masked_group import MaskedGroup
+from dqnfed_flwr.strategy.own_clients import OwnClients
+from dqnfed_flwr.strategy.schedule import Schedule
+from dqnfed_flwr.strategy.side import Direction, TooFewReplies
+from dqnfed_flwr.strategy.solve import Solved, make_batch
+from dqnfed_flwr.strategy.step_search import NO_STEP
+from dqnfed_flwr.types import Combination, Sees
+
+AGAIN = "last-step-again"
+"""Status of a round whose step is the last one once more, for want of a sum."""
+
+
+def check_masked(run: RunPlan, method: Method, dim: int) -> None:
+    """Refuse (`ConfigError`) a method that needs more of rows than products and one sum, before anything is sent."""
+    words = f"privacy.mode: masked, where the server has inner products of rows and one sum, but {run.method.name}"
+    remedy = "; take another method, see privacy.md, or privacy.mode open"
+    if more := method.sees & ~Sees.PRODUCTS:
+        kinds = {Sees.COLUMNS: "values of single rows", Sees.SUM: "sums of its own"}
+        raise ConfigError(f"{words} reads {' and '.join(w for kind, w in kinds.items() if kind in more)}{remedy}")
+    if vectors := method.extras(dim).vectors:
+        raise ConfigError(f"{words} needs more vectors of each client: {', '.join(vectors)}{remedy}")
+    if method.one_row:
+        raise ConfigError(f"{words} takes the row of one client for its step{remedy}")
+    if method.inner.rests:
+        raise ConfigError(f"{words} makes no step of them: its models stay with the clients{remedy}")
+
+
+class MaskedClients(OwnClients):
+    """`OwnClients` who agree on secrets as this is made, and show their rows only in sums."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        check_masked(self._run, self.method, self._state.theta.numel())
+        if self._run.work.passes and self._state.buffers:
+            raise ConfigError(
+                f"privacy.mode: masked, but local passes change the model's buffers ({next(iter(self._state.buffers))} "
+                "and others), which each client would send; use a model without, such as resnet18-gn"
+            )
+        self._group = MaskedGroup(self._registry, self._grid, self._settings.deadline, self._settings.retries + 1)
+        self._group.agree(self._state.cost)
+
+    def check(self, collected: Collected, schedule: Schedule) -> None:
+        """As for open rows, and there must be enough for a sum."""
+        super().check(collected, schedule)
+        if len(collected.trained) <= PEERS:
+            what = f"{len(collected.trained)} usable replies in round {schedule.round}; a sum needs {PEERS + 1}"
+            raise TooFewReplies(what, list(collected.dropped.values()))
+
+    def direction(self, collected: Collected, hearing: Hearing, schedule: Schedule) -> Direction:
+        """The method's step from the sum of its weights; where there is none, the last step or none."""
+        rows, last = collected.rows.held, self._state.last
+        if not isinstance(rows, SketchedRows):
+            raise RunError(f"rows of {type(rows).__name__}; masked clients send sketches")
+        clients = {slot: client for client, slot in hearing.slots.items() if client in hearing.heard}
+        rows.ask_by(partial(self._sum, clients, schedule.tasks[schedule.train[0]].exchange))
+        if last is not None and self.method.reference_rows:
+            said = {hearing.slots[client]: reply.figures[ALONG] for client, reply in collected.trained.items()}
+            rows.know(rows.capacity - 1, last.step, said)
+        try:
+            return super().direction(collected, hearing, schedule)
+        except SumError as why:
+            log(WARNING, "Round %d: %s. No other sum is asked for at this model", schedule.round, why)
+            return self._without_sum(collected, hearing, schedule)
+
+    def _without_sum(self, collected: Collected, hearing: Hearing, schedule: Schedule) -> Direction:
+        """The last step once more, where every loss falls along it; else no step."""
+        rows = collected.rows_of(hearing.heard, hearing.unheard)
+        batch = make_batch(collected.trained, hearing, rows, schedule.round, float(self._state.theta.norm()))
+        held, weights, last = rows.held, np.zeros(rows.capacity), self._state.last
+        slots = (*rows.slots, *rows.others)
+        if last is not None and self.method.reference_rows:
+            falls = held.gram((*slots, rows.capacity - 1))[-1, :-1]
+            if (falls[: len(rows.slots)] > 0).all():
+                weights[-1] = 1.0
+                found = Combination(weights, status=AGAIN)
+                return Direction(batch, Solved(found, last.step, float(last.step.norm()), falls), self._state.buffers)
+        nothing = Solved(
+            Combination(weights, status=NO_STEP), torch.zeros_like(self._state.theta), 0.0, np.zeros(len(slots))
+        )
+        return Direction(batch, nothing, self._state.buffers)
+
+    def _sum(self, clients: Mapping[int, int], exchange: int, weights: Mapping[int, float], longest: float) -> Tensor:
+        """The sum of rows by `weights`, which are by slot as `clients` are; `SumError` where it cannot be had."""
+        theta, cost = self._state.theta, self._state.cost
+        by_client = {client: weights.get(slot, 0.0) for slot, client in clients.items()}
+        found = self._group.sum(exchange, model_digest(theta.numpy()), by_client, longest, theta.numel(), cost)
+        return torch.from_numpy(found).to(theta.dtype)

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from dqnfed_flwr.masked.secrets import derive
+from dqnfed_flwr.masked.sums import HALF, in_units, masked, opened, unit_for
+from tests.helpers.masked import rows
+
+
+def pair(one: int, other: int) -> bytes:
+    return hashlib.sha256(f"{min(one, other)} {max(one, other)}".encode()).digest()
+
+
+def secrets_of(client: int, clients: set[int], purpose: str = "") -> dict[int, bytes]:
+    return {other: derive(pair(client, other), purpose) for other in clients - {client}}
+
+
+@given(st.sets(st.integers(0, 50), min_size=1, max_size=9), st.integers(1, 40), st.integers(0, 99))
+def test_masks_cancel_for_every_set_of_clients(clients: set[int], dim: int, seed: int) -> None:
+    words = np.random.default_rng(seed).integers(0, 2**32, (len(clients), dim), np.uint32)
+    shown = [masked(own, client, secrets_of(client, clients)) for own, client in zip(words, clients, strict=True)]
+    np.testing.assert_array_equal(np.sum(shown, axis=0, dtype=np.uint32), np.sum(words, axis=0, dtype=np.uint32))
+
+
+@given(st.integers(2, 8), st.integers(0, 99), st.floats(-12, 12))
+def test_sum_is_that_of_the_weighted_rows_to_half_a_unit_a_client(clients: int, seed: int, size: float) -> None:
+    given_rows = rows(clients, 30, seed) * 10.0**size
+    weights = np.random.default_rng(seed).uniform(-1, 2, clients)
+    unit = unit_for(float(np.abs(weights) @ np.linalg.norm(given_rows, axis=1)), clients)
+    found = [
+        in_units(row, weight, unit, np.random.default_rng(k))
+        for k, (row, weight) in enumerate(zip(given_rows, weights, strict=True))
+    ]
+    assert all(words is not None for words in found)
+    total = opened([words for words in found if words is not None], unit)
+    assert np.abs(total - weights @ given_rows).max() <= clients * unit * (1 + 1e-6)
+
+
+def test_longest_sum_does_not_overflow() -> None:
+    row = np.array([1.0, -1.0])
+    unit = unit_for(4.0 * 1.0, 4)
+    words = [in_units(row, 1.0, unit, np.random.default_rng(k)) for k in range(4)]
+    total = opened([each for each in words if each is not None], unit)
+    np.testing.assert_allclose(total, 4 * row, rtol=1e-8)
+    assert in_units(row, 4 * HALF * unit, unit, np.random.default_rng(0)) is None
+    assert in_units(np.array([np.nan]), 1.0, unit, np.random.default_rng(0)) is None
+
+
+def test_rounding_is_right_on_average() -> None:
+    found = in_units(np.full(100_000, 0.3), 1.0, 1.0, np.random.default_rng(0))
+    assert found is not None
+    assert set(found.tolist()) == {0, 1}
+    assert abs(found.mean() - 0.3) < 5 * np.sqrt(0.21 / 100_000)
+
+
+def test_what_is_missing_of_a_sum_is_noise() -> None:
+    clients = {1, 2, 3, 4}
+    shown = [masked(np.zeros(1 << 16, np.uint32), client, secrets_of(client, clients)) for client in (1, 2, 3)]
+    total = np.sum(shown, axis=0, dtype=np.uint32)
+    assert chisquare(np.bincount(total >> 24, minlength=256)).pvalue > 1e-3
+    assert chisquare(np.bincount(total & 255, minlength=256)).pvalue > 1e-3

@@ -1,0 +1,278 @@
+"""Whole runs in which the server sees no row; also where somebody is gone, lies or is a stranger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, Error, Message
+from flwr.clientapp import ClientApp
+
+from dqnfed_flwr.client.app import app, forget_clients
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.engine.in_process import InProcessGrid
+from dqnfed_flwr.engine.result import RunResult
+from dqnfed_flwr.engine.run import run, run_in_process
+from dqnfed_flwr.engine.server_run import serve
+from dqnfed_flwr.errors import ConfigError, DQNFedError, QuorumError
+from dqnfed_flwr.masked.secrets import signing_public
+from dqnfed_flwr.strategy.masked_clients import AGAIN
+from dqnfed_flwr.strategy.strategy import GradientStrategy
+from dqnfed_flwr.telemetry.events import Cost
+from dqnfed_flwr.wire import VECTORS, decode_task
+from dqnfed_flwr.wire.codecs import Array
+from dqnfed_flwr.wire.masked import ASK, SUMMAND, decode_masked
+from tests.helpers.masked import key_of
+from tests.helpers.runs import TINY, Stop, StopAfter, changed
+
+MASKED: dict[str, Any] = {**TINY, "clients": 5, "rounds": 4, "split.samples": 300, "privacy.mode": "masked"}
+OPEN = {**MASKED, "privacy.mode": "open", "dqn-fed.anchor": "momentum", "dqn-fed.anchor-work": "gradient"}
+Meddle = Callable[[Message, Message, int], Message]
+"""Makes a reply of an honest one, the question and the number of the client."""
+
+
+class Meddled(ClientApp):
+    """The ClientApp, with what `meddle` makes of its replies; it notes questions and replies."""
+
+    def __init__(self, meddle: Meddle = lambda reply, question, client: reply) -> None:
+        super().__init__()
+        self._meddle = meddle
+        self.said: list[tuple[Message, Message]] = []
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Answer."""
+        client = int(str(context.node_config["partition-id"]))
+        reply = self._meddle(app(message, context), message, client)
+        self.said.append((message, reply))
+        return reply
+
+
+class LastFirst(InProcessGrid):
+    """Replies come in the other order."""
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """The last that waits."""
+        return super().pull_messages(list(message_ids)[::-1])
+
+
+def served(
+    changes: Mapping[str, Any] | None = None,
+    clients: ClientApp = app,
+    grid: type[InProcessGrid] = InProcessGrid,
+    nodes: Mapping[int, Mapping[str, str]] | None = None,
+) -> RunResult:
+    """A masked run of these clients; `nodes` adds to their node configs."""
+    settings = Settings.from_mapping({**MASKED, **(changes or {})})
+    forget_clients()
+    made = grid(clients, settings.clients, settings.flat())
+    for client, config in (nodes or {}).items():
+        made._contexts[client + 2].node_config.update(config)
+    return serve(made, settings)
+
+
+def figures(result: RunResult) -> list[str]:
+    return [changed(event, seconds={}).to_json() for event in result.events]
+
+
+def vectors_of(clients: Meddled) -> list[dict[str, Any]]:
+    """The arrays of each reply, by key."""
+    records = (reply.content.array_records for _, reply in clients.said)
+    return [{key: array.numpy() for key, array in each[VECTORS].items()} for each in records if VECTORS in each]
+
+
+def asks(message: Message) -> str:
+    return str((decode_masked(message.content) or {}).get(ASK, ""))
+
+
+def test_rounds_are_those_of_open_rows_to_rounding() -> None:
+    masked, opened = (run_in_process(Settings.from_mapping(each)) for each in (MASKED, OPEN))
+    np.testing.assert_allclose(masked.theta, opened.theta, rtol=1e-3, atol=1e-5)
+    assert [event.cost.exchanges for event in masked.events] == [1 + 3 + 2, 2, 2, 2]
+    assert masked.events[-1].losses_after < masked.events[0].losses_before
+
+
+def test_bits_depend_neither_on_the_order_of_replies_nor_on_threads() -> None:
+    first = served()
+    for other in (served(grid=LastFirst), run_in_process(Settings.from_mapping(MASKED), jobs=3)):
+        np.testing.assert_array_equal(first.theta, other.theta)
+        assert figures(first) == figures(other)
+
+
+def test_server_is_sent_turned_sketches_and_masked_words_alone() -> None:
+    clients, opened = Meddled(), Meddled()
+    served(clients=clients)
+    served({"privacy.mode": "open"}, opened)
+    sent, plain = vectors_of(clients), vectors_of(opened)
+    assert {key for vectors in sent for key in vectors} == {"gradient", SUMMAND}
+    rows, grads = (np.array([each["gradient"] for each in found if "gradient" in each][:5]) for found in (sent, plain))
+    cosines = np.sum(rows * grads, axis=1) / np.linalg.norm(rows, axis=1) / np.linalg.norm(grads, axis=1)
+    assert np.abs(cosines).max() < 5 / np.sqrt(rows.shape[1])
+    np.testing.assert_allclose(rows @ rows.T, grads @ grads.T, rtol=1e-4, atol=1e-6)
+    words = np.concatenate([each[SUMMAND] for each in sent if SUMMAND in each])
+    assert abs(words.astype(np.float64).mean() / 2**32 - 0.5) < 0.01
+
+
+def test_client_that_misses_a_question_once_is_asked_for_the_same_sum_again() -> None:
+    missed: list[Message] = []
+
+    def miss(reply: Message, question: Message, client: int) -> Message:
+        if asks(question) == "sum" and client == 2 and not missed:
+            missed.append(question)
+            return Message(Error(1, "gone"), reply_to=question)
+        return reply
+
+    clients = Meddled(miss)
+    found = served(clients=clients)
+    np.testing.assert_array_equal(found.theta, served().theta)
+    asked = [decode_masked(question.content) for question, _ in clients.said if asks(question) == "sum"]
+    assert asked.count(decode_masked(missed[0].content)) == 6  # of five clients, and of one again
+    assert found.events[0].cost.exchanges == 1 + 3 + 3
+
+
+def test_client_gone_in_a_sum_costs_a_sum_and_no_run(said: list[str]) -> None:
+    exchanges: set[int] = set()
+
+    def gone(reply: Message, question: Message, client: int) -> Message:
+        """Client 2 answers the second exchange, and then nothing any more."""
+        if "task" in question.content:
+            exchanges.add(decode_task(question.content).task.exchange)
+        out = client == 2 and (max(exchanges, default=0) > 2 or (asks(question) == "sum" and len(exchanges) == 2))
+        return Message(Error(1, "gone"), reply_to=question) if out else reply
+
+    found = served({"retries": 1, "rounds": 6}, Meddled(gone))
+    assert "Round 2: clients [2] gave no part of the sum" in "".join(said)
+    second = found.events[1]
+    assert second.status in (AGAIN, "no-step")
+    assert all(event.losses_after <= event.losses_before for event in found.events if event.status == "no-step")
+
+
+def test_wrong_summand_makes_no_step(said: list[str]) -> None:
+    def lie(reply: Message, question: Message, client: int) -> Message:
+        if asks(question) == "sum" and client == 1:
+            vectors = reply.content.array_records[VECTORS]
+            vectors[SUMMAND] = Array(vectors[SUMMAND].numpy() + np.uint32(1 << 28))
+        return reply
+
+    found = served({"rounds": 3}, Meddled(lie))
+    assert "what one of the clients gave is not its row" in "".join(said)
+    assert [event.factor for event in found.events] == [0.0] * 3
+    assert {event.status for event in found.events} == {"no-step"}
+
+
+def keys(folder: Path, clients: int, wrong: int | None = None) -> dict[int, dict[str, str]]:
+    """Folders of nodes: the private key of each, and the public ones of all; client `wrong` has another key."""
+    peers = "".join(
+        f'[peers.node-{client}]\npartition = {client}\nkey = "{signing_public(key_of(client)).hex()}"\n'
+        for client in range(clients)
+    )
+    (folder / "peers.toml").write_text(peers)
+    found = {}
+    for client in range(clients):
+        (folder / f"{client}.key").write_text(key_of(client, salt="quiet" if client == wrong else "").hex())
+        found[client] = {"identity": str(folder / f"{client}.key"), "peers": str(folder / "peers.toml")}
+    return found
+
+
+def test_nodes_with_keys_of_their_own_draw_other_secrets_and_get_the_same_model_to_rounding(tmp_path: Path) -> None:
+    found = served(nodes=keys(tmp_path, 5))
+    np.testing.assert_allclose(found.theta, served().theta, rtol=1e-3, atol=1e-5)
+
+
+def test_node_with_a_key_that_is_not_pinned_is_refused_by_the_others(tmp_path: Path, said: list[str]) -> None:
+    found = served(nodes=keys(tmp_path, 5, wrong=3))
+    assert "clients [3] do not show the keys that client 0 has for them" in "".join(said)
+    assert all(3 not in event.votes.heard for event in found.events)
+    assert found.events[-1].losses_after < found.events[0].losses_before
+
+
+def test_too_few_that_know_each_other_end_the_run_in_words(tmp_path: Path) -> None:
+    with pytest.raises(QuorumError, match=r"3 clients know each other, and a sum needs 4"):
+        served({"clients": 4}, nodes=keys(tmp_path, 4, wrong=3))
+
+
+def test_real_node_without_keys_refuses(tmp_path: Path) -> None:
+    class Real(InProcessGrid):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            for context in self._contexts.values():
+                del context.node_config["num-partitions"]
+
+    with pytest.raises(DQNFedError, match=r"privacy\.mode masked needs it"):
+        served({"deadline": 1.0, "retries": 0}, grid=Real)
+    (tmp_path / "0.key").write_text(key_of(0).hex())
+    lost = {"identity": str(tmp_path / "0.key"), "peers": str(tmp_path / "none")}
+    with pytest.raises(DQNFedError, match=r"peers.*cannot be read"):
+        served({"deadline": 1.0, "retries": 0}, nodes=dict.fromkeys(range(5), lost))
+
+
+def test_site_that_asks_for_masks_gives_an_open_run_nothing() -> None:
+    clients, asking = Meddled(), {client: {"privacy": "masked"} for client in range(5)}
+    with pytest.raises(DQNFedError, match="this site takes part in runs that are masked alone"):
+        served({"privacy.mode": "open", "deadline": 1.0, "retries": 0}, clients, nodes=asking)
+    assert not clients.said
+    served({"rounds": 1}, nodes=asking)
+
+
+REFUSED = {
+    "median": "values of single rows",
+    "trimmed-mean": "values of single rows",
+    "fedlf": "values of single rows",
+    "fedheal": "values of single rows",
+    "fedadam": "sums of its own",
+    "fedavgm": "sums of its own",
+    "momentum": "sums of its own",
+    "server-lbfgs": "sums of its own",
+    "krum": "the row of one client",
+    "fedmuon": "more vectors of each client: momentum",
+    "local": "its models stay with the clients",
+    "fedcorr": "method of stages",
+}
+
+
+@pytest.mark.parametrize("method", REFUSED)
+def test_method_that_needs_more_is_refused_by_name_before_anything_is_sent(method: str) -> None:
+    clients = Meddled()
+    with pytest.raises(ConfigError, match=REFUSED[method]) as caught:
+        served({"method": method}, clients)
+    assert method in str(caught.value)
+    assert "privacy.mode open" in str(caught.value)
+    assert not [question for question, _ in clients.said if "task" in question.content or asks(question)]
+
+
+@pytest.mark.parametrize("method", ["mgda", "fedmgda+", "q-ffl", "term", "fedavg", "fedsgd", "adafed", "fedmdfg"])
+def test_method_of_products_goes_on_as_with_open_rows(method: str) -> None:
+    masked, opened = (served({"method": method, "rounds": 3, "privacy.mode": mode}) for mode in ("masked", "open"))
+    np.testing.assert_allclose(masked.theta, opened.theta, rtol=1e-3, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"clients": 3}, "privacy.mode masked needs 4"),
+        ({"participation": 0.4}, "privacy.mode masked needs 4"),
+        ({"guarantee.tolerate": 1}, "guarantee.tolerate: found 1"),
+        ({"step.on-stationary": "relax"}, "step.on-stationary: found 'relax'"),
+        ({"attack.kind": "zero"}, "attack.kind: found 'zero'"),
+        ({"dqn-fed.anchor": "server-lbfgs"}, "needs more than the one sum"),
+        ({"dqn-fed.anchor-work": "sgd", "dqn-fed.anchor": "momentum"}, "needs more than the one sum"),
+    ],
+)
+def test_settings_that_masks_do_not_go_with_are_refused_with_the_remedy(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        GradientStrategy(Settings.from_mapping({**MASKED, **changes}))
+
+
+def test_run_that_is_resumed_ends_with_the_same_bits(tmp_path: Path) -> None:
+    whole = run({**MASKED, "output": str(tmp_path / "whole")})
+    part = {**MASKED, "output": str(tmp_path / "part")}
+    for number in (2, 4):
+        with pytest.raises(Stop):
+            run(part, listeners=[StopAfter(number)], resume=number > 2)
+    found = run(part, resume=True)
+    np.testing.assert_array_equal(whole.theta, found.theta)
+    one, other = ([replace(event, cost=Cost()).to_json() for event in each.events] for each in (whole, found))
+    assert one == other
