@@ -159,6 +159,10 @@ class Case:
         own, others = draws[: math.prod(shape)], draws[math.prod(shape) :]
         self.images, self.labels = (values[own].view(*shape, *values.shape[1:]) for values in data)
         rest = data[0][others], data[1][others]
+        if len({*rest[1].tolist()}) < CLASSES:
+            raise SystemExit(
+                f"{len(data[1])} samples: too few for {shape[0]} clients and the means of {CLASSES} classes"
+            )
         self.means = torch.stack([rest[0][rest[1] == label].mean(0) for label in range(CLASSES)])[self.labels]
         self.name, self.rebuilt = f"{model}, {shape[0]} x {shape[1]}", dict[str, Float64Array]()
         clients, name = (self.images, self.labels), MODELS[model]
@@ -229,7 +233,7 @@ class Case:
         tiles = [line[:SHOWN].reshape(-1, *self.images.shape[2:]).transpose(0, 2, 3, 1) for line in lines]
         framed = [np.pad(tile, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=1) for tile in tiles]
         whole = np.concatenate([np.concatenate(list(line), 1) for line in framed])
-        return np.repeat((whole + 1) / 2, 4 - whole.shape[2] if whole.shape[2] == 1 else 1, 2)
+        return np.repeat((whole + 1) / 2, 3 // whole.shape[2], 2)
 
 
 def _flat(samples: Tensor) -> Float64Array:
@@ -255,7 +259,10 @@ def draw(cases: Sequence[Case], path: Path) -> None:
     columns = min(3, len(cases))
     lines = -(-len(cases) // columns)
     figure = Figure(figsize=(4 * columns, 2.1 * lines), layout="constrained")
-    for axes, case in zip(figure.subplots(lines, columns, squeeze=False).flat, cases, strict=False):
+    panels = figure.subplots(lines, columns, squeeze=False).ravel()
+    for spare in panels[len(cases) :]:
+        spare.remove()
+    for axes, case in zip(panels, cases, strict=False):
         picture = case.picture()
         axes.imshow(picture, interpolation="nearest")
         axes.set_title(case.name, fontsize=9)
