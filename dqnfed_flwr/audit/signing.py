@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
 from dqnfed_flwr.audit.records import KEY, SIGNATURE, AuditLine, canonical, faults_of
 from dqnfed_flwr.audit.weights import AuditedRun
-from dqnfed_flwr.deploy import pki
+from dqnfed_flwr.deploy import identities, pki
 from dqnfed_flwr.errors import ConfigError
 
 PUBLIC = "*.pub"
@@ -42,9 +42,13 @@ def signed(record: Mapping[str, Any], private: Path) -> dict[str, Any]:
 
 
 def read_keys(paths: Iterable[Path]) -> dict[str, KnownKey]:
-    """Public keys of files, and of all .pub files below folders, by fingerprint; `ConfigError` if one is unfit."""
+    """Public keys of files, and of all .pub files below folders, by fingerprint; `ConfigError` if one is unfit.
+
+    Identity keys, which lie beside those of nodes, sign no lines.
+    """
     given = list(paths)
-    files = [file for path in given for file in (sorted(path.rglob(PUBLIC)) if path.is_dir() else [path])]
+    below = {path: sorted(path.rglob(PUBLIC)) if path.is_dir() else [path] for path in given}
+    files = [file for path in given for file in below[path] if file == path or file.name != identities.PUBLIC]
     found: dict[str, KnownKey] = {}
     for file in files:
         try:

@@ -205,7 +205,8 @@ class OwnClients:
     def _contents(self, schedule: Schedule) -> dict[int, RecordDict]:
         """What each client is sent with a schedule, by client."""
         if self._short is None:
-            return contents_of(schedule, self._state, self._run, self.method)
+            stays = self._device is not None
+            return contents_of(schedule, self._state, self._run, self.method, stays=stays)
         nodes = {client: self._registry.members[client].node_id for client in schedule.tasks}
         models = self._short.models(schedule, self._state, nodes, self.method.sends(schedule.round))
         return {client: wire.encode_task(task, models[client]) for client, task in schedule.tasks.items()}
