@@ -23,7 +23,7 @@ from dqnfed_flwr.errors import ClientDataError, ConfigError, WireError
 from dqnfed_flwr.types import under
 from dqnfed_flwr.version import package_version
 from dqnfed_flwr.wire import Assignment
-from dqnfed_flwr.wire.codecs import WHOLE
+from dqnfed_flwr.wire.codecs import HELD_MODEL, WHOLE
 
 if TYPE_CHECKING:
     from dqnfed_flwr.client.held_model import HeldModel
@@ -34,8 +34,6 @@ LEAST = 128
 """So many are kept however large they are."""
 ROOM = 2 << 30
 """Bytes up to which more of them are kept."""
-HELD = "held-model/"
-"""Begins the names of the kept model in a client's memory."""
 _Items = frozenset[tuple[str, Scalar]]
 _Key = tuple[int, _Items, int, str | None]
 """Run, settings, partition, and where the client's own data are."""
@@ -133,9 +131,9 @@ class _Session:
         held = wire.memory_record(context.state)
         if held is not self.saved:
             memory = wire.decode_memory(context.state)
-            self.client.restore_state({name: v for name, v in memory.items() if not name.startswith(HELD)})
+            self.client.restore_state({name: v for name, v in memory.items() if not name.startswith(HELD_MODEL)})
             if self.held is not None:
-                self.held.load(under(HELD, memory))
+                self.held.load(under(HELD_MODEL, memory))
             self.saved = held
 
     def read(self, message: Message, context: Context) -> Assignment:
@@ -146,7 +144,7 @@ class _Session:
     def save(self, context: Context) -> None:
         """Leave the client's memory, if it has any, in the context."""
         memory = self.client.export_state()
-        model = {} if self.held is None else {HELD + name: values for name, values in self.held.export().items()}
+        model = {} if self.held is None else {HELD_MODEL + name: values for name, values in self.held.export().items()}
         if memory or self.held is not None:
             wire.encode_memory(memory | model, context.state)
             self.saved = wire.memory_record(context.state)
