@@ -43,6 +43,7 @@ RESTING: Mapping[str, RunStatus] = {STATIONARY: "pareto-stationary", HELD_OUT: "
 UNMOVED_ROUNDS = 6
 """Rounds in a row without a step, after which a run is at its end in which clients may lie, or rows are rounded."""
 UNFIT = "its loss is finite at no factor at which the others' are"
+OF_ROUNDED = ". This is of rounded rows, not of the gradients: go on from the model with messages.row=32 to know"
 DIAGNOSED_ABOVE, DIAGNOSED_BELOW = 2, 8
 """Doublings and halvings of a first candidate at which losses are asked for, where `step.diagnose-every` is due."""
 RELAXED_BACKOFF = 0.25
@@ -216,7 +217,7 @@ class StepSearch:
             log(INFO, _why_held_out(pending))
             return
         self._state.status = "pareto-stationary" if found.stationary else "line-search-failed"
-        log(WARNING, _why_no_step(pending, found) + _of_rounded(self._settings.messages.row))
+        log(WARNING, _why_no_step(pending, found) + OF_ROUNDED * (self._settings.messages.row < WHOLE))
 
     def _answers_repeat(self, pending: PendingStep) -> bool:
         """Whether judges would say the same of the same step in another round: by their training losses alone."""
@@ -333,13 +334,6 @@ def _why_no_step(pending: PendingStep, found: Certificate) -> str:
     return (
         f"Round {pending.round}: clients {refused} refused its steps until no length was left to try, though a common "
         f"direction exists (its cosine with every gradient is {found.distance:.2g})"
-    )
-
-
-def _of_rounded(bits: int) -> str:
-    """A reservation about what is said of gradients that came in fewer bits; empty where they came whole."""
-    return (
-        "" if bits == WHOLE else f". This is of rows in {bits} bits, not of the gradients: go on with messages.row=32"
     )
 
 
