@@ -317,6 +317,8 @@ class ClientReply:
         Further arrays that the method asks for, by name.
     coded : Mapping[str, NDArray]
         The parts of the row where it goes in fewer bits a value: `row` is then what they stand for.
+    row_error : float
+        Length of what rounding may have changed `row` by, as the server finds it.
     packed : Mapping[str, Mapping[str, NDArray]]
         The parts of those that a client sends in a few bits a value; the server has them among `vectors`.
     figures : Mapping[str, float]
@@ -341,6 +343,7 @@ class ClientReply:
 
     num_examples: int
     row: Vector | None = None
+    row_error: float = 0.0
     vectors: Mapping[str, FloatArray] = field(default_factory=dict)
     coded: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
     packed: Mapping[str, Mapping[str, NDArray[np.generic]]] = field(default_factory=dict)

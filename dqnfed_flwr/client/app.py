@@ -24,7 +24,7 @@ from dqnfed_flwr.errors import ClientDataError, ConfigError, WireError
 from dqnfed_flwr.types import ClientReply, under
 from dqnfed_flwr.version import package_version
 from dqnfed_flwr.wire import Assignment
-from dqnfed_flwr.wire.codecs import WHOLE
+from dqnfed_flwr.wire.codecs import HELD_MODEL, WHOLE
 from dqnfed_flwr.wire.masked import decode_masked
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ LEAST = 128
 """So many are kept however large they are."""
 ROOM = 2 << 30
 """Bytes up to which more of them are kept."""
-HELD = "held-model/"
-"""Begins the names of the kept model in a client's memory."""
 _Items = frozenset[tuple[str, Scalar]]
 _Key = tuple[int, _Items, int, str | None]
 """Run, settings, partition, and where the client's own data are."""
@@ -136,10 +134,10 @@ class _Session:
         held = wire.memory_record(context.state)
         if held is not self.saved:
             memory = wire.decode_memory(context.state)
-            own = {name: each for name, each in memory.items() if not name.startswith((HELD, STATE))}
+            own = {name: each for name, each in memory.items() if not name.startswith((HELD_MODEL, STATE))}
             self.client.restore_state(own)
             if self.held is not None:
-                self.held.load(under(HELD, memory))
+                self.held.load(under(HELD_MODEL, memory))
             if self.masks is not None:
                 self.masks.load(under(STATE, memory))
             self.saved = held
@@ -152,7 +150,7 @@ class _Session:
     def save(self, context: Context) -> None:
         """Leave the client's memory, if it has any, in the context."""
         memory = {**self.client.export_state(), **({} if self.masks is None else self.masks.export())}
-        model = {} if self.held is None else {HELD + name: values for name, values in self.held.export().items()}
+        model = {} if self.held is None else {HELD_MODEL + name: values for name, values in self.held.export().items()}
         if memory or self.held is not None:
             wire.encode_memory(memory | model, context.state)
             self.saved = wire.memory_record(context.state)

@@ -1,8 +1,9 @@
 """What a run would be, without it: its data, its model, and the bytes and seconds of a round, as two clients have them.
 
 A federation of a few of the run's clients, with the same data, model, method and share of them asked, goes through
-two rounds in this process; two clients are asked in each. Bytes are exact for a round without a miss. Seconds are an
-estimate, for they depend on the machine, on who is asked, and on what the server does with the rows of all.
+two rounds in this process, or more until one has no miss; two clients are asked in each. Bytes are those of a round
+without a miss. Seconds are an estimate, for they depend on the machine, on who is asked, and on what the server does
+with the rows of all.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from dqnfed_flwr.strategy.strategy import GradientStrategy
 from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
 
-ASKED, ROUNDS = 2, 2
+ASKED, ROUNDS, MORE = 2, 2, 4
+"""Clients asked in a round, rounds that are measured, and further ones while none was without a miss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,8 @@ def dry_run(settings: Settings) -> DryRun:
     finally:
         forget_clients()
     usual = watch.usual()
-    asked = max(usual.asked, 1)
+    cost, asked = usual.cost, max(usual.asked, 1)
+    share = (cost.exchanges - cost.misses) / cost.exchanges / asked  # of a client, without what misses cost
     measured = clients[: few.clients]
     scale = _mean(clients) / max(_mean(measured), 1.0)
     return DryRun(
@@ -109,9 +112,9 @@ def dry_run(settings: Settings) -> DryRun:
         own=task_of(settings).source.kind == "task",
         dim=strategy.registry.form.dim,
         measured=asked,
-        bytes_up=usual.cost.bytes_up / usual.cost.exchanges / asked,
-        bytes_down=usual.cost.bytes_down / usual.cost.exchanges / asked,
-        seconds=watch.seconds[usual.round] / usual.cost.exchanges / asked * scale,
+        bytes_up=cost.bytes_up * share,
+        bytes_down=cost.bytes_down * share,
+        seconds=watch.seconds[usual.round] * share * scale,
         jobs=choose_jobs(settings, usable_cores()),
     )
 
@@ -121,10 +124,14 @@ def _few(settings: Settings) -> Settings:
     asked = min(ASKED, settings.sampled)
     clients = min(settings.clients, max(asked, round(asked * settings.clients / settings.sampled)))
     changes = {"clients": clients, "participation": min(1.0, asked / clients), "min_clients": 1}
-    changes |= {"rounds": max(settings.rounds, ROUNDS + 1), "evaluate_every": int(settings.evaluate_every == 1)}
+    changes |= {"rounds": max(settings.rounds, ROUNDS + MORE + 1), "evaluate_every": int(settings.evaluate_every == 1)}
     still = {"output": "", "metrics": "", "resume": False, "early_stopping": 0, "attack": AttackSettings()}
     start = settings.start.model_copy(update={"epochs": 0})
-    return settings.model_copy(update={**changes, **still, "start": start})
+    # a length that grows after a probe trains at once, for the next round
+    kept = {"max_factor": settings.step.start} if settings.step.probe_first else {}
+    return settings.model_copy(
+        update={**changes, **still, "start": start, "step": settings.step.model_copy(update=kept)}
+    )
 
 
 def _mean(clients: Sequence[TargetSummary]) -> float:
@@ -154,11 +161,15 @@ class _Watch(Listener):
         self.seconds[event.round] = now - self._since
         self._since = now
         self.events.append(event)
-        if event.round == ROUNDS:
+        if event.round >= ROUNDS and (not self._misses(-1) or event.round == ROUNDS + MORE):
             raise _Enough
 
     def usual(self) -> RoundEvent:
-        """A round as most are; not the first, which builds everything, where there is another."""
+        """A round with as few misses as there is; not the first, which builds everything, where there is another."""
         if not self.events:
             raise RunError("no round came to its end")
-        return self.events[-1]
+        return self.events[min(range(1, len(self.events)), key=self._misses, default=0)]
+
+    def _misses(self, place: int) -> int:
+        """Those of a round and of the one before, whose last exchange may have trained for it."""
+        return sum(event.cost.misses for event in self.events[: place + 1 or None][-2:])

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import DataError, DQNFedError, ModelError, RunError
 from dqnfed_flwr.wire import decode_memory, decode_properties, encode_memory
+from dqnfed_flwr.wire.codecs import HELD_MODEL
 
 if TYPE_CHECKING:
     import torch
@@ -141,11 +142,12 @@ class InProcessGrid(Grid):
         return [reply for number in self.push_messages(messages) for reply in self.pull_messages([number])]
 
     def export_client_states(self) -> dict[str, NDArray[np.generic]]:
-        """Memory of all clients, as `<node>/<name>`."""
+        """Memory of all clients, as `<node>/<name>`, but the model that they keep: a server that goes on sends it."""
         return {
             f"{node}/{name}": values
             for node, context in self._contexts.items()
             for name, values in decode_memory(context.state).items()
+            if not name.startswith(HELD_MODEL)
         }
 
     def restore_client_states(self, states: Mapping[str, NDArray[np.generic]]) -> None:

@@ -213,10 +213,12 @@ def catch_liars(
 def _refuses_the_ladder(pending: PendingStep, client: int, probe: Probe, *, last_chance: bool) -> bool:
     """Whether a client refuses all rungs that were asked for, though its own gradient has its loss fall or stay there.
 
-    What its held-out part refuses, no training loss contradicts.
+    What its held-out part refuses, no training loss contradicts; nor what rounding may have made of its gradient.
     """
-    loss, slope = pending.losses[client], pending.slopes[client]
+    loss, slope, doubt = pending.losses[client], pending.slopes[client], pending.doubts.get(client, 0.0)
     if not pending.ladder.halvings or loss <= pending.entitlement or probe.held_out is False:
+        return False
+    if doubt and slope <= doubt:
         return False
     if not refuses_against_its_gradient(probe, loss, slope, pending.ladder.lowest):
         return False

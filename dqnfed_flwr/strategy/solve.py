@@ -168,6 +168,9 @@ def pending_step(
         ),
         losses=dict(hearing.losses),
         slopes={client: slopes.get(client, 0.0) for client in hearing.losses},
+        doubts={
+            client: reply.row_error * solved.norm for client, reply in collected.trained.items() if reply.row_error
+        },
         rates=by_client(batch.rates, math.nan),
         shares=by_client(batch.shares),
         weights=by_client(weights),

@@ -73,6 +73,7 @@ class PendingStep:
     pairs_kept: int = 0  # curvature pairs of those heard, counted
     pairs_rejected: int = 0
     limits: dict[int, float] = field(default_factory=dict)  # with a window: the largest of the last losses
+    doubts: dict[int, float] = field(default_factory=dict)  # by what rounding may have a slope wrong, where it may
     tried: Tried = field(default_factory=Tried)
 
     def known_scale(self, settings: GuaranteeSettings) -> StepScale:

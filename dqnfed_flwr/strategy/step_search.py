@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dqnfed_flwr.guarantee.held_out import FEWEST
 from dqnfed_flwr.guarantee.overrule import Certificate, infinite_everywhere
+from dqnfed_flwr.schema.groups import WHOLE
 from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.steps import Ladder, StepRule, Verdict, hardly_moves, mean_loss_falls
 from dqnfed_flwr.strategy.collect import Collected
@@ -40,8 +41,9 @@ SEARCHED = "searched_before"
 RESTING: Mapping[str, RunStatus] = {STATIONARY: "pareto-stationary", HELD_OUT: "held-out-stationary"}
 """Ends of a round that show why the model rests, and the end of a run that follows from it."""
 UNMOVED_ROUNDS = 6
-"""Rounds in a row without a step, after which a run in which clients may lie is at its end."""
+"""Rounds in a row without a step, after which a run is at its end in which clients may lie, or rows are rounded."""
 UNFIT = "its loss is finite at no factor at which the others' are"
+OF_ROUNDED = ". This is of rounded rows, not of the gradients: go on from the model with messages.row=32 to know"
 DIAGNOSED_ABOVE, DIAGNOSED_BELOW = 2, 8
 """Doublings and halvings of a first candidate at which losses are asked for, where `step.diagnose-every` is due."""
 RELAXED_BACKOFF = 0.25
@@ -215,7 +217,7 @@ class StepSearch:
             log(INFO, _why_held_out(pending))
             return
         self._state.status = "pareto-stationary" if found.stationary else "line-search-failed"
-        log(WARNING, _why_no_step(pending, found))
+        log(WARNING, _why_no_step(pending, found) + OF_ROUNDED * (self._settings.messages.row < WHOLE))
 
     def _answers_repeat(self, pending: PendingStep) -> bool:
         """Whether judges would say the same of the same step in another round: by their training losses alone."""
@@ -228,9 +230,13 @@ class StepSearch:
         return self._side.everybody_in(set(pending.clients).difference(without_row))
 
     def _at_an_end(self, pending: PendingStep) -> bool:
-        """Whether no step is to be expected either: where clients may lie, after some rounds in a row without one."""
+        """Whether no step is to be expected either: after some rounds in a row without one where the next differs.
+
+        It does where clients may lie, and where rounding is drawn anew.
+        """
         liars = self._run.rule.judged_by == "test" and self._settings.guarantee.liars(len(pending.asked))
-        return not pending.scale.contested and self._state.unmoved >= (UNMOVED_ROUNDS if liars else 1)
+        differs = liars or min(self._settings.messages.row, self._settings.messages.step) < WHOLE
+        return not pending.scale.contested and self._state.unmoved >= (UNMOVED_ROUNDS if differs else 1)
 
     def _relax(self, pending: PendingStep, mean_row: Tensor) -> None:
         """Go on along the mean row, as long as FedAvg's step, judged by the mean loss."""

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 MODEL, TASK, VECTORS, FIGURES, PROPERTIES = "model", "task", "vectors", "figures", "properties"
 MEMORY = "memory"
+HELD_MODEL = "held-model/"
+"""Begins the names in a client's memory of the model that it keeps; a checkpoint goes without, see `short_messages`."""
 LOST_MODEL = "lost-model"
 """A record, and the reason for which a client is left out that cannot make the model of what it was sent."""
 BUFFER, EXTRA, DIRECTIVE = "buffer.", "extra.", "directive."
@@ -211,16 +213,22 @@ class Kind:
         for end, part in parts.items():
             record[self.key + name + end] = Array(part)
 
-    def read_row(self, record: ArrayRecord, shape: Shape, bits: int = WHOLE) -> Vector:
-        """The same as `read`; a vector that goes as it is may be a tensor."""
-        return vector(record[self.key], shape, FLOATS) if bits == WHOLE else self.read(record, shape, bits=bits)
+    def read_row(self, record: ArrayRecord, shape: Shape, bits: int = WHOLE) -> tuple[Vector, float]:
+        """The same as `read`, with what rounding may have changed it by; one that goes as it is may be a tensor."""
+        if bits == WHOLE:
+            return vector(record[self.key], shape, FLOATS), 0.0
+        return self._read(record, shape, "", bits)
 
     def read(self, record: ArrayRecord, shape: Shape, name: str = "", bits: int = WHOLE) -> FloatArray:
         """A vector of a client, not trusted: `WireError` with reason `bad-dtype`, `bad-shape` or `bad-array`."""
+        return self._read(record, shape, name, bits)[0]
+
+    def _read(self, record: ArrayRecord, shape: Shape, name: str, bits: int) -> tuple[FloatArray, float]:
         codec, begin = self.codecs[bits], self.key + name
         parts = {end: view(record[begin + end], *form) for end, form in codec.expected(shape).items()}
         try:
-            return codec.unpack(parts, shape)
+            found = codec.unpack(parts, shape)
+            return found, codec.error(parts, found)
         except ShapeError as error:
             raise WireError("bad-array", f"{name!r}: {error}") from None
 

@@ -133,9 +133,11 @@ def decode_reply(content: RecordDict, task: ClientTask, form: ReplyForm) -> Clie
     rate = figures.number("rate")
     if not 0 <= rate <= LARGEST:
         raise WireError("bad-rate", f"rate {rate}; need 0 to {LARGEST:g}")
+    values, error = row.read_row(vectors, (form.dim,), form.bits)
     return ClientReply(
         num_examples=num_examples,
-        row=row.read_row(vectors, (form.dim,), form.bits),
+        row=values,
+        row_error=error,
         vectors={name: extra.read(vectors, shape, name, bits[name]) for name, shape in wanted.vectors.items()},
         figures={name: figures.within(EXTRA + name, wanted.limits.get(name)) for name in wanted.figures},
         buffers={name: _read_buffer(name, vectors[BUFFER + name], value) for name, value in form.buffers.items()},

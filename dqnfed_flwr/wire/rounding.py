@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import ShapeError, WireError
+from dqnfed_flwr.linalg.sweeps import squared_norm
 from dqnfed_flwr.types import FloatArray
 
 FLOATS = ("float32", "float64")
@@ -60,6 +61,10 @@ class Plain:
         """Inverse of `pack`."""
         return floats(parts[""])
 
+    def error(self, parts: Parts, vector: FloatArray) -> float:
+        """How far the `vector` of such parts may be from the one that was packed."""
+        return 0.0
+
 
 class Brief:
     """A vector [D] in bfloat16: float32 without the last 16 bits."""
@@ -87,6 +92,10 @@ class Brief:
     def unpack(self, parts: Parts, shape: Shape) -> FloatArray:
         """The values, float32 [D]."""
         return widened(parts[CODES].astype(np.uint16, copy=False))
+
+    def error(self, parts: Parts, vector: FloatArray) -> float:
+        """See `Plain`: one part in 128 at the most, of every value."""
+        return math.sqrt(squared_norm(vector)) / 127
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +167,11 @@ class Rounded:
             with np.errstate(invalid="ignore", over="ignore"):
                 into *= widened(scales[first : first + SWEEP])[:, None, None]
         return np.asarray(found.reshape(-1)[: math.prod(shape)])
+
+    def error(self, parts: Parts, vector: FloatArray) -> float:
+        """See `Plain`: half a level, in root mean square, for every value."""
+        scales = widened(parts[SCALES].astype(np.uint16, copy=False)).astype(np.float64)
+        return math.sqrt(BLOCK * float(scales @ scales)) / 2
 
 
 Codec = Plain | Brief | Rounded

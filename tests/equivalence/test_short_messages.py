@@ -15,6 +15,7 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import ConfigError, DQNFedError
 from dqnfed_flwr.guarantee.harm import not_above
+from dqnfed_flwr.strategy.step_search import UNMOVED_ROUNDS
 from dqnfed_flwr.types import ClientTask, FloatArray, on_host
 from dqnfed_flwr.wire.codecs import KINDS, MODEL, VECTORS, Array
 from tests.helpers.grids import ShuffledGrid
@@ -264,6 +265,35 @@ def test_the_loss_is_near_that_of_whole_messages_and_nobody_is_harmed(short: dic
 def test_what_needs_the_model_itself_is_refused_by_name(more: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         Settings.from_mapping({**TINY, **INT8, **more})
+
+
+def few_columns(path: Path, count: int) -> str:
+    """A file of two classes that a plane parts, but for noise."""
+    draws = np.random.default_rng(0)
+    features = draws.normal(size=(600, count)).astype(np.float32)
+    labels = features @ draws.normal(size=count) + 1.5 * draws.normal(size=600) > 0
+    np.savez(path, x_train=features, y_train=labels.astype(np.int64))
+    return str(path)
+
+
+@pytest.mark.parametrize("short", [INT8, INT4], ids=["int8", "int4"])
+@pytest.mark.parametrize("count", [1, 8, 50])
+def test_rounding_neither_has_honest_clients_caught_nor_ends_a_run(
+    count: int, short: dict[str, Any], tmp_path: Path
+) -> None:
+    """In so few columns rounded rows soon oppose each other, and slopes have the wrong sign."""
+    data = few_columns(tmp_path / "few.npz", count)
+    found = run({**TINY, **short, "data": data, "clients": 5, "rounds": 25, "guarantee.entitlement": "0"})
+    assert reasons(found) == {}
+    if found.status != "finished":
+        assert count == 1
+        assert not any(event.moved for event in found.events[-UNMOVED_ROUNDS:])
+
+
+def test_a_checkpoint_is_without_the_models_of_clients(tmp_path: Path) -> None:
+    run({**TINY, **INT8, "output": str(tmp_path)})
+    with np.load(tmp_path / "checkpoint.npz") as checkpoint:
+        assert not [name for name in checkpoint.files if "held-model" in name]
 
 
 def test_whole_messages_are_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:

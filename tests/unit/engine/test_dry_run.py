@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import DataError, ModelError
 from dqnfed_flwr.report.table import duration
 from tests.helpers.runs import TINY
+
+SHORT: dict[str, Any] = {"messages.row": 4, "messages.step": 8, "model": "mlp"}
 
 
 def measured(**changes: Any) -> tuple[DryRun, Settings]:
@@ -37,6 +40,16 @@ def test_sizes_and_bytes_are_those_of_the_run(changes: dict[str, Any]) -> None:
     assert found.bytes_up * settings.sampled == pytest.approx(usual.cost.bytes_up / usual.cost.exchanges, rel=0.01)
     assert found.bytes_down * settings.sampled == pytest.approx(usual.cost.bytes_down / usual.cost.exchanges, rel=0.01)
     assert found.round_seconds > 0
+
+
+@pytest.mark.parametrize("probe_first", [False, True])
+@pytest.mark.parametrize("start", [1.0, 64.0], ids=["as-a-rule", "misses"])
+def test_short_messages_are_counted_as_they_are_sent(start: float, probe_first: bool) -> None:
+    """A client is sent the step once in a round, and asked for one row, whatever the exchanges."""
+    found, _ = measured(**SHORT, method="dqn-fed", **{"step.start": start, "step.probe-first": probe_first})
+    blocks = math.ceil(found.dim / 256)  # each with a scale of two bytes
+    assert blocks * (128 + 2) <= found.bytes_up <= blocks * (128 + 2) + 300
+    assert blocks * (256 + 2) <= found.bytes_down <= blocks * (256 + 2) + 600
 
 
 def test_with_sampling_two_clients_are_measured_among_as_many_as_keep_the_share() -> None:

@@ -53,6 +53,16 @@ def test_one_that_refuses_whole_ladders_against_its_gradient_is_caught_the_secon
     assert standing.is_muted(1, step.round)
 
 
+@pytest.mark.parametrize(("slope", "times"), [(0.0, 0), (0.5, 0), (0.51, LADDERS)])
+def test_a_slope_that_rounding_may_have_made_contradicts_nobody(slope: float, times: int) -> None:
+    """Rows in few bits have slopes of either sign where that of the gradient is near 0."""
+    step = pending(slopes={0: 1.0, 1: slope, 2: 1.0, 3: 1.0}, doubts={1: 0.5})
+    for _ in range(LADDERS):
+        caught(step, {0: HOLDS, 1: NOTHING})
+    assert step.tried.blocked.get(1, 0) == times
+    assert step.votes.caught == ((1,) if times else ())
+
+
 def test_one_with_a_row_of_zeros_is_caught_where_its_loss_is_not_flat() -> None:
     step = pending(slopes={0: 1.0, 1: 0.0, 2: 1.0, 3: 1.0})
     assert [caught(step, {0: HOLDS, 1: NOTHING}) for _ in range(LADDERS)] == [False] * (LADDERS - 1) + [True]

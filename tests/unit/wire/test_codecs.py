@@ -58,6 +58,22 @@ def test_the_mean_over_many_roundings_is_the_vector(bits: int) -> None:
     assert (np.abs(mean - vector) <= 5 * levels(vector, bits) / 2 / np.sqrt(rounds)).all()
 
 
+@pytest.mark.parametrize("codec", [Brief(), Rounded(8), Rounded(4)], ids=["16", "8", "4"])
+@given(seed=st.integers(0, 10_000), dim=st.integers(1, 3 * BLOCK), tail=st.floats(1.0, 4.0))
+def test_what_rounding_may_have_changed_is_no_less_than_it_did(
+    codec: Brief | Rounded, seed: int, dim: int, tail: float
+) -> None:
+    draws = np.random.default_rng(seed)
+    vector = (draws.standard_normal(dim) ** 3 * draws.random(dim) ** tail).astype(np.float32)
+    parts = codec.pack(vector, draws)
+    back = codec.unpack(parts, vector.shape)
+    allowed = codec.error(parts, back)
+    assert np.linalg.norm(back - vector) <= allowed
+    assert allowed <= (0.01 if isinstance(codec, Brief) else BLOCK**0.5 / (2 ** (codec.bits - 1) - 2)) * np.linalg.norm(
+        back
+    )
+
+
 @bits_of
 def test_zeros_are_zeros_and_a_last_block_may_be_short(bits: int) -> None:
     vector = np.zeros(BLOCK + 3, np.float32)
