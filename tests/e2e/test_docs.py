@@ -324,7 +324,7 @@ def test_a_checkpoint_holds_what_the_next_exchange_needs(tmp_path: Path) -> None
 def test_every_reason_for_leaving_a_client_out_is_explained() -> None:
     sources = "".join(path.read_text("utf-8") for path in (ROOT / "dqnfed_flwr").rglob("*.py"))
     raised = set(re.findall(r'WireError\(\s*"([a-z-]+)"', sources)) - {"bad-properties"}  # of a node, not of a client
-    raised.add(BELOW_FLOOR)
+    raised |= {BELOW_FLOOR, LOST_MODEL}
     explained = names(section(ROOT / "docs" / "events.md", "Reasons"))
     assert set(explained) == raised | {
         ZERO_GRADIENT,
