@@ -1,7 +1,7 @@
 """What a run would be, without it: its data, its model, and the bytes and seconds of a round, as two clients have them.
 
 A federation of a few of the run's clients, with the same data, model, method and share of them asked, goes through
-two rounds in this process; two clients are asked in each. Bytes are exact for a round without a miss. Seconds are an
+two rounds in this process; two clients are asked in each, or as many as a masked sum needs. Bytes are exact for a round without a miss. Seconds are an
 estimate, for they depend on the machine, on who is asked, and on what the server does with the rows of all.
 """
 
@@ -21,6 +21,7 @@ from dqnfed_flwr.engine.run import choose_jobs, tell_of_tables, usable_cores
 from dqnfed_flwr.engine.server_run import tell_of_model
 from dqnfed_flwr.engine.start import initial_model
 from dqnfed_flwr.errors import RunError
+from dqnfed_flwr.masked import PEERS
 from dqnfed_flwr.strategy.strategy import GradientStrategy
 from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
@@ -103,22 +104,23 @@ def dry_run(settings: Settings) -> DryRun:
     asked = max(usual.asked, 1)
     measured = clients[: few.clients]
     scale = _mean(clients) / max(_mean(measured), 1.0)
+    tries = usual.cost.exchanges / (2 if resolve(settings).masked else 1)  # a masked round has an exchange for its sum
     return DryRun(
         settings=settings,
         clients=clients,
         own=task_of(settings).source.kind == "task",
         dim=strategy.registry.form.dim,
         measured=asked,
-        bytes_up=usual.cost.bytes_up / usual.cost.exchanges / asked,
-        bytes_down=usual.cost.bytes_down / usual.cost.exchanges / asked,
-        seconds=watch.seconds[usual.round] / usual.cost.exchanges / asked * scale,
+        bytes_up=usual.cost.bytes_up / tries / asked,
+        bytes_down=usual.cost.bytes_down / tries / asked,
+        seconds=watch.seconds[usual.round] / tries / asked * scale,
         jobs=choose_jobs(settings, usable_cores()),
     )
 
 
 def _few(settings: Settings) -> Settings:
     """The same with so few clients that `ASKED` are asked, and everybody is evaluated as often for each of these."""
-    asked = min(ASKED, settings.sampled)
+    asked = min(PEERS + 1 if resolve(settings).masked else ASKED, settings.sampled)
     clients = min(settings.clients, max(asked, round(asked * settings.clients / settings.sampled)))
     changes = {"clients": clients, "participation": min(1.0, asked / clients), "min_clients": 1}
     changes |= {"rounds": max(settings.rounds, ROUNDS + 1), "evaluate_every": int(settings.evaluate_every == 1)}
