@@ -1,8 +1,9 @@
-"""What a run would be, without it: its data, its model, and the bytes and seconds of a round, as two clients have them.
+"""What a run would be, without it: its data, its model, and the bytes and seconds of a round, as a few have them.
 
 A federation of a few of the run's clients, with the same data, model, method and share of them asked, goes through
-two rounds in this process; two clients are asked in each, or as many as a masked sum needs. Bytes are exact for a round without a miss. Seconds are an
-estimate, for they depend on the machine, on who is asked, and on what the server does with the rows of all.
+two rounds in this process; two clients are asked in each, or as many as a masked sum needs. Bytes are exact for a round
+without a miss. Seconds are an estimate, for they depend on the machine, on who is asked, and on what the server does
+with the rows of all.
 """
 
 from __future__ import annotations
