@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from flwr.app import Context, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 
 from dqnfed_flwr.config import Settings
@@ -36,8 +37,8 @@ ALONG = "along"
 class Masks:
     """One client's side of the masks."""
 
-    def __init__(self, settings: Settings, identity: Identity) -> None:
-        self._seed, self._member = settings.seed, Member(identity)
+    def __init__(self, identity: Identity) -> None:
+        self._member = Member(identity)
 
     def answer(self, asked: Mapping[str, Any]) -> RecordDict:
         """What the client says to a question that is no task; a refusal in words."""
@@ -46,7 +47,7 @@ class Masks:
             "hello": lambda: encode_masked(member.hello()),
             "invite": lambda: encode_masked(member.invite(asked)),
             "deliver": lambda: encode_masked(member.deliver(asked)),
-            "sum": lambda: encode_masked({}, member.summand(asked, self._seed)),
+            "sum": lambda: encode_masked({}, member.summand(asked)),
         }
         try:
             return kinds.get(str(asked.get(ASK)), _unknown)()
@@ -54,13 +55,17 @@ class Masks:
             return encode_masked({REFUSED: str(error), PEERS: list(error.peers)})
 
     def hidden(self, assignment: Assignment, reply: ClientReply) -> ClientReply:
-        """A reply whose row is no row any more, but its turned sketch; with g_k . u_{t-1} where the step came along."""
+        """A reply whose row is no row any more, but its turned sketch; with g_k . u_{t-1} where the step came along.
+
+        `RefusedError` where the work made more vectors than the row: settings are the server's, and so is the method.
+        """
+        if more := sorted({*reply.vectors, *reply.packed, *reply.coded, *reply.buffers}):
+            raise RefusedError(f"work that sends {more[:12]} besides the row, which nothing would hide")
         if reply.row is None:
             return reply
-        row, along = on_host(reply.row), 0.0
-        sketch = self._member.hide(assignment.task.exchange, model_digest(on_host(assignment.theta)), row)
-        if assignment.step is not None:
-            along = float(np.dot(np.asarray(row, np.float64), np.asarray(on_host(assignment.step), np.float64)))
+        task, theta = assignment.task, on_host(assignment.theta)
+        sketch = self._member.hide(task.exchange, model_digest(theta), on_host(reply.row))
+        along = 0.0 if assignment.step is None else self._member.along(on_host(assignment.step))
         return replace(reply, row=sketch, figures={**reply.figures, ALONG: along})
 
     def export(self) -> dict[str, NDArray[Any]]:
@@ -88,12 +93,12 @@ def masks_of(settings: Settings, partition: int, context: Context) -> Masks | No
                 f"{node['privacy']} alone (privacy, in its node config); submit the run so"
             )
         return None
-    if "num-partitions" not in node or "identity" in node:  # simulations set the first
+    if "num-partitions" not in node or "identity" in node or _in_supernode(context):  # simulations set the first
         private = read_identity(Path(str(node.get("identity", _folder() / IDENTITY))))
         pins = read_peers(Path(str(node.get("peers", _folder() / PEERS_LIST))))
-        return Masks(settings, Identity(partition, private, pins.get, str(context.run_id), from_system))
+        return Masks(Identity(partition, private, pins.get, str(context.run_id), from_system))
     draw = partial(_simulated, settings.seed, partition)
-    return Masks(settings, Identity(partition, draw("identity"), _pins(settings.seed), "simulation", draw))
+    return Masks(Identity(partition, draw("identity"), _pins(settings.seed), "simulation", draw))
 
 
 def read_identity(path: Path) -> bytes:
@@ -117,6 +122,13 @@ def read_peers(path: Path) -> dict[int, bytes]:
     if wrong := [partition for partition, key in found.items() if len(key) != KEY] or len(found) < len(peers):
         raise ConfigError(f"peers: {path}: keys need {KEY} bytes and partitions of their own, found {wrong}")
     return found
+
+
+def _in_supernode(context: Context) -> bool:
+    """Whether Flower runs this process for one node: `num-partitions` in a node config is not believed there."""
+    with suppress(RuntimeError):  # Flower sets no identity in a simulation's workers, and there the server's elsewhere
+        return TaskIdentity.node_id == context.node_id
+    return False
 
 
 def _folder() -> Path:

@@ -1,7 +1,8 @@
-"""What a run would be, without it: its data, its model, and the bytes and seconds of a round, as two clients have them.
+"""What a run would be, without it: its data, its model, and the bytes and seconds of a round, as a few have them.
 
 A federation of a few of the run's clients, with the same data, model, method and share of them asked, goes through
-two rounds in this process, or more until one has no miss; two clients are asked in each. Bytes are those of a round
+two rounds in this process, or more until one has no miss; two clients are asked in each, or as many as a masked sum
+needs. Bytes are those of a round
 without a miss. Seconds are an estimate, for they depend on the machine, on who is asked, and on what the server does
 with the rows of all.
 """
@@ -22,6 +23,7 @@ from dqnfed_flwr.engine.run import choose_jobs, tell_of_tables, usable_cores
 from dqnfed_flwr.engine.server_run import tell_of_model
 from dqnfed_flwr.engine.start import initial_model
 from dqnfed_flwr.errors import RunError
+from dqnfed_flwr.masked import PEERS
 from dqnfed_flwr.strategy.strategy import GradientStrategy
 from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
@@ -121,7 +123,7 @@ def dry_run(settings: Settings) -> DryRun:
 
 def _few(settings: Settings) -> Settings:
     """The same with so few clients that `ASKED` are asked, and everybody is evaluated as often for each of these."""
-    asked = min(ASKED, settings.sampled)
+    asked = min(PEERS + 1 if resolve(settings).masked else ASKED, settings.sampled)
     clients = min(settings.clients, max(asked, round(asked * settings.clients / settings.sampled)))
     changes = {"clients": clients, "participation": min(1.0, asked / clients), "min_clients": 1}
     changes |= {"rounds": max(settings.rounds, ROUNDS + MORE + 1), "evaluate_every": int(settings.evaluate_every == 1)}

@@ -2,7 +2,8 @@
 
 1. It agrees once a run, with peers whose identity keys it holds itself, and with at least `PEERS` of them.
 2. It answers exchanges in rising order, each once: no rotation turns two rows of a client.
-3. It gives one sum a model. Asked for the very same sum again, it gives the very same bytes.
+3. It gives one sum a model, and the product of its row with one vector. Asked for the very same again, it gives the
+   very same.
 4. It gives no sum with fewer than `PEERS` others, nor one of which a client has more than `MOST` of the weights.
 
 A request that breaks one is refused in words, and changes nothing. Masks come from the whole request, its clients and
@@ -38,8 +39,6 @@ from dqnfed_flwr.masked.sketch import rotated, sketched
 from dqnfed_flwr.masked.sums import HALF, Words, in_units, masked
 from dqnfed_flwr.types import Float64Array, FloatArray, under
 
-ROUNDING = 5
-"""Stream of the draws that round a summand."""
 Values = Mapping[str, Any]
 """What a message says, nothing of it trusted."""
 
@@ -60,7 +59,7 @@ class Identity:
     """
 
     client: int
-    private: bytes
+    private: bytes = field(repr=False)
     pins: Callable[[int], bytes | None]
     run: str
     draw: Draw
@@ -87,12 +86,12 @@ class Member:
     """The state of a client in one run, from `hello` to its last sum; `export` and `load` take it from life to life."""
 
     identity: Identity
-    secrets: dict[str, bytes] = field(default_factory=dict)
-    pairs: dict[int, bytes] = field(default_factory=dict)  # the secret of each pair, once all have agreed
+    secrets: dict[str, bytes] = field(default_factory=dict, repr=False)
+    pairs: dict[int, bytes] = field(default_factory=dict, repr=False)  # the secret of each pair, once all have agreed
     exchange: int = 0  # the last that was answered
     model: bytes = b""  # whose row is kept
-    row: FloatArray | None = None
-    spent: dict[bytes, bytes] = field(default_factory=dict)  # models for which a sum was given: digest of the request
+    row: FloatArray | None = field(default=None, repr=False)
+    spent: dict[bytes, bytes] = field(default_factory=dict)  # by model, for a sum and a product: what it was asked for
 
     # --- agreement ---
 
@@ -203,8 +202,17 @@ class Member:
         self.exchange, self.model, self.row = exchange, model, kept
         return rotated(sketched(kept, exchange), derive(self.secrets["group"], "rotation", exchange))
 
-    def summand(self, values: Values, seed: int) -> Words:
-        """The part of a sum that is this client's, masked [D]; `seed` is that of the run, and rounds."""
+    def along(self, step: FloatArray) -> float:
+        """g . step, of the row that was hidden last; along one step a model: enough of them tell the row."""
+        if self.row is None:
+            raise RefusedError("a product with a row before a row")
+        model, said = digest("along", self.model), model_digest(step)
+        if self.spent.setdefault(model, said) != said:
+            raise RefusedError("a product with a second vector at one model; enough of them tell the row")
+        return float(np.dot(np.asarray(self.row, np.float64), np.asarray(step, np.float64)))
+
+    def summand(self, values: Values) -> Words:
+        """The part of a sum that is this client's, masked [D]."""
         request, own = read_request(values), self.identity.client
         said = request.digest(self.identity.run)
         if "group" not in self.secrets or self.row is None:
@@ -214,8 +222,8 @@ class Member:
         if self.spent.get(request.model, said) != said:
             raise RefusedError("a second sum at one model; two of them tell more than the step")
         check_request(request, {own, *self.pairs}, own)
-        draws = np.random.default_rng((seed, request.exchange, own, ROUNDING))
-        words = in_units(self.row, request.weights[request.clients.index(own)], request.unit, draws)
+        secret = derive(self.secrets["root"], "rounding", said)
+        words = in_units(self.row, request.weights[request.clients.index(own)], request.unit, secret)
         if words is None:
             raise RefusedError(f"the unit {request.unit:.3g} is too small for the row")
         self.spent[request.model] = said

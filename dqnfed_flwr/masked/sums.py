@@ -7,7 +7,8 @@ Client k of the clients S of a sum sends
 where s_kj is a secret of the pair that serves for this one request, and P a stream of it (Bonawitz and others,
 "Practical Secure Aggregation for Privacy-Preserving Machine Learning", CCS 2017, without its second masks). The sum of
 all z_k is that of the rounded summands; without one of them it is noise. Rounding is stochastic, so that its mean is
-right. |c_k| |g_k| / unit, summed over S, stays below 2^31, so that the sum of any value fits.
+right, by a secret of each client: who knew the draws could read signs of single values off a sum in coarse units.
+|c_k| |g_k| / unit, summed over S, stays below 2^31, so that the sum of any value fits.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import numpy as np
-from numpy.random import Generator
 from numpy.typing import NDArray
 
 from dqnfed_flwr.masked.secrets import stream
@@ -30,10 +30,10 @@ def unit_for(longest: float, clients: int) -> float:
     return longest / (HALF - 1 - clients) or 1.0
 
 
-def in_units(row: FloatArray, weight: float, unit: float, draws: Generator) -> Words | None:
-    """weight * row in whole units, rounded at random [D]; None where a value is too large for that."""
+def in_units(row: FloatArray, weight: float, unit: float, secret: bytes) -> Words | None:
+    """weight * row in whole units, rounded at random by a secret [D]; None where a value is too large for that."""
     values = np.asarray(row, np.float64) * (weight / unit)
-    values += draws.random(len(values), np.float32)
+    values += np.frombuffer(stream(secret, 4 * len(values)), "<u4") * 2.0**-32
     np.floor(values, out=values)
     if not (np.abs(values) < HALF).all():
         return None

@@ -41,7 +41,7 @@ def summary_table(results: Mapping[str, RunResult]) -> Table:
         table.add_column(heading, justify="right")
     for label, show in (*fairness_rows(of), *ROWS):
         table.add_row(label, *(show(result) for result in results.values()))
-    for label, show in WARNINGS:
+    for label, show in OPTIONAL:
         if any(words := [show(result) for result in results.values()]):
             table.add_row(label, *(word or "nobody" for word in words))
     return table
@@ -123,6 +123,10 @@ def _overruled(result: RunResult) -> str:
     return f"{sum(found.values())} ({listed(list(found), NAMED)})" if found else "0"
 
 
+def _seen(of: RunResult | DryRun) -> str:
+    return "inner products and sums (masked)" if of.settings.privacy.mode == "masked" else ""
+
+
 def _in_rounds(counts: Mapping[int, int], rounds: int) -> str:
     found = [f"{client} in {count}" for client, count in counts.items()]
     return f"{listed(found, NAMED)} of {rounds} rounds" if found else ""
@@ -171,7 +175,7 @@ ROWS: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
     ("bytes down, to clients", lambda result: human_bytes(result.bytes_down)),
     ("seconds", lambda result: f"{result.seconds:.1f}"),
 )
-WARNINGS: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
+OPTIONAL: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
     ("no part in most rounds, though asked", lambda result: listed(left_out_words(result.totals), NAMED)),
     ("evaluated, but without a figure (clients)", _without_figure),
     (
@@ -182,8 +186,9 @@ WARNINGS: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
         "hold up the others: refused a step",
         lambda result: _in_rounds(result.totals.holding_up, result.totals.rounds),
     ),
+    ("the server sees", _seen),
 )
-"""Rows that stand in the table where they name a client."""
+"""Rows that stand in the table where they say something."""
 
 
 def run_table(title: str, found: DryRun, where: str) -> Table:
@@ -195,6 +200,7 @@ def run_table(title: str, found: DryRun, where: str) -> Table:
         {
             **data_lines(found),
             "method": f"{settings.title}, step rule {found.step_rule}",
+            **({"the server sees": seen} if (seen := _seen(found)) else {}),
             "rounds": str(settings.rounds),
             "bytes of a client in a round": f"{human_bytes(found.bytes_up)} up, {human_bytes(found.bytes_down)} down",
             "bytes of a round without a miss": f"{_round_bytes(found)} (up, down)",

@@ -28,6 +28,7 @@ from dqnfed_flwr.steps import RULES
 from dqnfed_flwr.strategy import compatibility
 from dqnfed_flwr.strategy.exchange import LATE, OWING
 from dqnfed_flwr.wire import BELOW_FLOOR
+from dqnfed_flwr.wire.codecs import LOST_MODEL
 from tests.helpers.markdown import Block, anchors, blocks, links, names, section
 from tests.helpers.runs import Stop, StopAfter
 from tests.helpers.tables import MADE, made_anew

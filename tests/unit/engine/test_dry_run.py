@@ -62,6 +62,14 @@ def test_with_sampling_two_clients_are_measured_among_as_many_as_keep_the_share(
     assert found.bytes_down * 4 == pytest.approx(usual.cost.bytes_down, rel=0.01)
 
 
+def test_masked_round_is_measured_with_the_exchange_for_its_sum() -> None:
+    found, settings = measured(clients=6, **{"method": "fedavg", "privacy.mode": "masked"})
+    event = run(settings).events[1]
+    assert (found.measured, event.cost.exchanges) == (4, 2)
+    assert found.bytes_up * 6 == pytest.approx(event.cost.bytes_up, rel=0.01)
+    assert found.bytes_down * 6 == pytest.approx(event.cost.bytes_down, rel=0.01)
+
+
 def test_stages_and_single_clients_are_measured_as_well() -> None:
     found, _ = measured(clients=3, rounds=20, **{"method": "fedcorr", "fedcorr.preprocessing": 2})
     assert found.measured == 1

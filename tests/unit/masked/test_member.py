@@ -33,7 +33,7 @@ def test_group_shows_the_gramian_and_gives_the_sum_that_it_is_asked_for() -> Non
     np.testing.assert_allclose(seen @ seen.T, given_rows @ given_rows.T, rtol=1e-11, atol=1e-11)
     assert np.abs(seen - given_rows).max() > 0.1
     asked = request(range(5), [0.3, 0.1, 0.1, 0.4, 0.1])
-    total = opened([members[client].summand(asked, 0) for client in range(5)], asked["unit"])
+    total = opened([members[client].summand(asked) for client in range(5)], asked["unit"])
     np.testing.assert_allclose(total, np.array(asked["weights"]) @ given_rows, atol=5 * asked["unit"])
 
 
@@ -47,20 +47,33 @@ def test_rotation_is_another_in_each_exchange_and_run() -> None:
 def test_the_same_sum_again_is_the_same_bytes_and_another_is_refused() -> None:
     members = with_rows(4)
     asked = request(range(4), [0.25] * 4)
-    first = members[0].summand(asked, 0)
-    np.testing.assert_array_equal(first, members[0].summand(asked, 0))
+    first = members[0].summand(asked)
+    np.testing.assert_array_equal(first, members[0].summand(asked))
     for other in ([0.3, 0.2, 0.25, 0.25], [0.2, 0.3, 0.25, 0.25]):
         with pytest.raises(RefusedError, match="a second sum at one model"):
-            members[0].summand(request(range(4), other), 0)
+            members[0].summand(request(range(4), other))
     members[0].hide(2, MODEL, rows(1, 20)[0])
     with pytest.raises(RefusedError, match="a second sum at one model"):
-        members[0].summand(request(range(4), [0.25] * 4, exchange=2), 0)
+        members[0].summand(request(range(4), [0.25] * 4, exchange=2))
+
+
+def test_server_does_not_know_how_a_sum_in_coarse_units_was_rounded() -> None:
+    """Else single signs of single rows show: where it knows that one client alone is about to be rounded up."""
+    asked, given_rows = request(range(4), [0.25] * 4, longest=1e12), rows(4, 2000)
+    totals = []
+    for salt in ("", "other secrets"):
+        members = group(4, salt)
+        for client, row in enumerate(given_rows):
+            members[client].hide(1, MODEL, row)
+        totals.append(opened([each.summand(asked) for each in members.values()], asked["unit"]) / asked["unit"])
+    assert np.abs(totals[0] - totals[1]).max() >= 1
+    assert abs(np.corrcoef(*totals)[0, 1]) < 0.1
 
 
 def test_who_is_told_something_else_spoils_the_sum_and_shows_nothing() -> None:
     members, given_rows = with_rows(4, 2000), rows(4, 2000)
     asked, other = request(range(4), [0.25] * 4), request(range(4), [0.25, 0.25, 0.26, 0.24])
-    shown = [members[client].summand(other if client == 0 else asked, 0) for client in range(4)]
+    shown = [members[client].summand(other if client == 0 else asked) for client in range(4)]
     total = opened(shown, asked["unit"])
     assert abs(np.corrcoef(total, given_rows.mean(axis=0))[0, 1]) < 0.1
     assert np.abs(total).max() > 100 * np.abs(given_rows).max()
@@ -94,8 +107,8 @@ def test_sum_that_shows_too_much_or_makes_no_sense_is_refused_and_spends_nothing
     members = with_rows(5)
     asked = request(range(4), [0.25] * 4)
     with pytest.raises(RefusedError, match=words):
-        members[0].summand({**asked, **changes}, 0)
-    members[0].summand(asked, 0)
+        members[0].summand({**asked, **changes})
+    members[0].summand(asked)
 
 
 def test_exchange_is_answered_once_and_in_order() -> None:
@@ -110,7 +123,7 @@ def test_exchange_is_answered_once_and_in_order() -> None:
     with pytest.raises(RefusedError, match="no agreement"):
         member(0).hide(1, MODEL, one)
     with pytest.raises(RefusedError, match="a sum before a row"):
-        group(4)[0].summand(request(range(4), [0.25] * 4), 0)
+        group(4)[0].summand(request(range(4), [0.25] * 4))
 
 
 def test_stranger_is_refused_by_name_and_so_is_a_key_that_is_not_pinned() -> None:
@@ -172,10 +185,10 @@ def test_life_goes_on_with_the_same_bits_from_what_was_exported() -> None:
     reborn = member(0, salt="other draws")
     reborn.load(members[0].export())
     asked = request(range(4), [0.25] * 4)
-    np.testing.assert_array_equal(reborn.summand(asked, 0), members[0].summand(asked, 0))
+    np.testing.assert_array_equal(reborn.summand(asked), members[0].summand(asked))
     reborn.load(members[0].export())
     with pytest.raises(RefusedError, match="a second sum"):
-        reborn.summand(request(range(4), [0.2, 0.3, 0.25, 0.25]), 0)
+        reborn.summand(request(range(4), [0.2, 0.3, 0.25, 0.25]))
     np.testing.assert_array_equal(reborn.hide(2, b"n" * 32, row), members[0].hide(2, b"n" * 32, row))
     reborn.load({})
     assert "public" in reborn.hello()
@@ -222,7 +235,7 @@ def test_no_sequence_of_messages_makes_a_client_give_two_sums_at_one_model(asked
                 clients, weight = rest[2:]
                 weights = [weight, *[(1 - weight) / (len(clients) - 1)] * (len(clients) - 1)]
                 said = request(clients, weights, exchange=exchange, model=model)
-                given_at[model].add(one.summand(said, 0).tobytes())
+                given_at[model].add(one.summand(said).tobytes())
             else:
                 plain[kind]()
         except RefusedError:
@@ -256,7 +269,7 @@ def test_nonsense_is_refused_and_changes_nothing(stage: str, kind: str, changes:
     ask: dict[str, Callable[[dict[str, Any]], object]] = {
         "invite": one.invite,
         "deliver": one.deliver,
-        "sum": lambda values: one.summand(values, 0),
+        "sum": lambda values: one.summand(values),
     }
     try:
         ask[kind](asked)

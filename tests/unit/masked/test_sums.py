@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from dqnfed_flwr.masked.secrets import derive
+from dqnfed_flwr.masked.secrets import KEY, derive
 from dqnfed_flwr.masked.sums import HALF, in_units, masked, opened, unit_for
 from tests.helpers.masked import rows
 
@@ -33,7 +33,7 @@ def test_sum_is_that_of_the_weighted_rows_to_half_a_unit_a_client(clients: int, 
     weights = np.random.default_rng(seed).uniform(-1, 2, clients)
     unit = unit_for(float(np.abs(weights) @ np.linalg.norm(given_rows, axis=1)), clients)
     found = [
-        in_units(row, weight, unit, np.random.default_rng(k))
+        in_units(row, weight, unit, bytes([k] * KEY))
         for k, (row, weight) in enumerate(zip(given_rows, weights, strict=True))
     ]
     assert all(words is not None for words in found)
@@ -44,15 +44,15 @@ def test_sum_is_that_of_the_weighted_rows_to_half_a_unit_a_client(clients: int, 
 def test_longest_sum_does_not_overflow() -> None:
     row = np.array([1.0, -1.0])
     unit = unit_for(4.0 * 1.0, 4)
-    words = [in_units(row, 1.0, unit, np.random.default_rng(k)) for k in range(4)]
+    words = [in_units(row, 1.0, unit, bytes([k] * KEY)) for k in range(4)]
     total = opened([each for each in words if each is not None], unit)
     np.testing.assert_allclose(total, 4 * row, rtol=1e-8)
-    assert in_units(row, 4 * HALF * unit, unit, np.random.default_rng(0)) is None
-    assert in_units(np.array([np.nan]), 1.0, unit, np.random.default_rng(0)) is None
+    assert in_units(row, 4 * HALF * unit, unit, bytes(KEY)) is None
+    assert in_units(np.array([np.nan]), 1.0, unit, bytes(KEY)) is None
 
 
 def test_rounding_is_right_on_average() -> None:
-    found = in_units(np.full(100_000, 0.3), 1.0, 1.0, np.random.default_rng(0))
+    found = in_units(np.full(100_000, 0.3), 1.0, 1.0, bytes(KEY))
     assert found is not None
     assert set(found.tolist()) == {0, 1}
     assert abs(found.mean() - 0.3) < 5 * np.sqrt(0.21 / 100_000)

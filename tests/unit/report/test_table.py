@@ -34,6 +34,13 @@ def table_rows(results: dict[str, RunResult]) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in cells if len(row) == len(results) + 1}
 
 
+def test_table_says_what_the_server_of_a_masked_run_sees() -> None:
+    plain = make_result([make_event(1, None)])
+    masked = replace(plain, settings=Settings.from_mapping({**plain.settings.flat(), "privacy.mode": "masked"}))
+    assert "the server sees" not in table_rows({"open": plain})
+    assert table_rows({"masked": masked})["the server sees"] == ["inner products and sums (masked)"]
+
+
 def test_table_sets_runs_side_by_side() -> None:
     ours = make_result([make_event(1, None), make_event(2, None)])
     theirs = make_result([make_event(1, None), make_event(2, None, rho=0.5)], (0.2, 0.4, 0.4, 0.4))

@@ -1,0 +1,85 @@
+"""What leaves a client that shows its row to nobody, whatever its server has set or asks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from dqnfed_flwr.client.masks import ALONG, Masks, masks_of
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.masked.member import RefusedError
+from dqnfed_flwr.masked.secrets import signing_public
+from dqnfed_flwr.types import ClientReply, ClientTask
+from dqnfed_flwr.wire import Assignment
+from tests.helpers.masked import group, key_of, rows
+
+SETTINGS = Settings.from_mapping({"privacy.mode": "masked", "clients": 5, "seed": 7})
+
+
+def masks() -> Masks:
+    """The masks of a client that has agreed with three others."""
+    made, agreed = Masks(group(4)[0].identity), group(4)[0].export()
+    made.load(agreed)
+    return made
+
+
+def asked(exchange: int, theta: Any, step: Any = None) -> Assignment:
+    return Assignment(ClientTask(exchange, 1), theta, step, {})
+
+
+@pytest.mark.parametrize("kind", ["vectors", "packed", "coded", "buffers"])
+def test_work_that_makes_more_than_a_row_gives_nothing(kind: str) -> None:
+    row, theta = rows(2, 20)
+    more: Any = {"momentum": {".q": row} if kind == "packed" else row}
+    reply = ClientReply(9, row, **{kind: more})
+    with pytest.raises(RefusedError, match=r"work that sends \['momentum'\] besides the row"):
+        masks().hidden(asked(1, theta), reply)
+
+
+def test_server_that_asks_for_products_with_vectors_of_its_choice_gets_one_a_model() -> None:
+    """Else D unit vectors in place of the last step would show the whole row, at one model."""
+    made, (row, theta, step) = masks(), rows(3, 20)
+    reply = ClientReply(9, row)
+    assert made.hidden(asked(1, theta, step), reply).figures[ALONG] == pytest.approx(row @ step)
+    for exchange in (1, 2, 3):
+        for unit in np.eye(20):
+            with pytest.raises(RefusedError, match="a product with a second vector at one model"):
+                made.hidden(asked(exchange, theta, unit), reply)
+    reborn = masks()
+    reborn.load({name.removeprefix("masked/"): each for name, each in made.export().items()})
+    with pytest.raises(RefusedError, match="second vector"):
+        reborn.hidden(asked(4, theta, row), reply)
+    assert reborn.hidden(asked(5, theta, step), reply).figures[ALONG] == pytest.approx(row @ step)
+
+
+def test_node_of_a_supernode_draws_its_own_secrets_also_where_its_config_counts_partitions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower's help shows `num-partitions` for real nodes; the seed, which the server knows, is no key."""
+    context = Context(1, 12345, {"partition-id": 0, "num-partitions": 5}, RecordDict(), {})
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flwr"))
+    simulated = masks_of(SETTINGS, 0, context)
+    assert simulated is not None
+    monkeypatch.setattr(TaskIdentity, "_node_id", 12345)
+    with pytest.raises(ConfigError, match=r"identity: .*identity\.key"):
+        masks_of(SETTINGS, 0, context)
+    (tmp_path / "identity.key").write_text(key_of(0).hex())
+    (tmp_path / "peers.toml").write_text(f'[peers.a]\npartition = 0\nkey = "{signing_public(key_of(0)).hex()}"\n')
+    real = masks_of(SETTINGS, 0, context)
+    assert real is not None
+    assert real.answer({"ask": "hello"}) != simulated.answer({"ask": "hello"})
+
+
+def test_secrets_are_not_in_what_is_printed() -> None:
+    member = group(4)[0]
+    member.hide(1, b"m" * 32, rows(1, 20)[0])
+    shown = repr(member)
+    for secret in (member.identity.private, *member.secrets.values(), *member.pairs.values()):
+        assert repr(secret) not in shown
+    assert "row" not in shown
