@@ -2,9 +2,8 @@
 
 A federation of a few of the run's clients, with the same data, model, method and share of them asked, goes through
 two rounds in this process, or more until one has no miss; two clients are asked in each, or as many as a masked sum
-needs. Bytes are those of a round
-without a miss. Seconds are an estimate, for they depend on the machine, on who is asked, and on what the server does
-with the rows of all.
+needs. Bytes are those of a round without a miss. Seconds are an estimate, for they depend on the machine, on who is
+asked, and on what the server does with the rows of all.
 """
 
 from __future__ import annotations
