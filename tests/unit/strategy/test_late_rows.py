@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message
 
+from benchmarks._clock import Clock
+from benchmarks._queueing import QueueingGrid
 from dqnfed_flwr import wire
 from dqnfed_flwr.guarantee.overrule import CONTRADICTION
 from dqnfed_flwr.methods.absent import AbsentClients
@@ -18,9 +20,7 @@ from dqnfed_flwr.strategy.exchange import LATE
 from dqnfed_flwr.strategy.strategy import DQNFed
 from dqnfed_flwr.telemetry.events import RoundEvent
 from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray
-from tests.helpers.clock import Clock
 from tests.helpers.quadratics import Federation, spread_out, start_at, strategy
-from tests.helpers.queueing import QueueingGrid
 from tests.helpers.transport import through_flower
 from tests.unit.strategy.test_exchange_stragglers import After
 

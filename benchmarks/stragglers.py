@@ -1,0 +1,331 @@
+"""How long a federation with slow clients takes: simulated seconds to the accuracy at which synchronous FedAvg ends.
+
+Ten clients whose speeds are lognormal (sigma 1), one message in ten brings nothing back. The clock is simulated
+(`_slow_clients`); clients, server, quorum and deadline are the package's own. FedBuff (Nguyen et al., AISTATS 2022) is
+a loop of its own here: all clients are always at work, each on the newest model when it began; after every K updates
+theta <- theta - (1/K) sum_k row_k / sqrt(1 + tau_k), tau_k steps having been made meanwhile.
+
+After every step all clients are asked, outside of the clock, for accuracy and loss, the absent ones too: `unharmed` is
+the share of clients, over all steps, whose loss rose neither above what it was nor above the entitlement. For DQN-Fed
+that is the entitlement of the round, else half of the mean loss, which never rises.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, Message
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from benchmarks._clock import Clock
+from benchmarks._common import Bar, Json, arguments, quiet, report, settings_of
+from benchmarks._slow_clients import Law, SlowGrid, simulated
+from dqnfed_flwr import wire
+from dqnfed_flwr.client.app import app, forget_clients
+from dqnfed_flwr.client.parts import open_client
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.data import load_client
+from dqnfed_flwr.data.dataset import to_model_input
+from dqnfed_flwr.engine.start import initial_model, model_for
+from dqnfed_flwr.errors import WireError
+from dqnfed_flwr.fairness import fairness_report
+from dqnfed_flwr.guarantee.harm import entitlement, not_above
+from dqnfed_flwr.strategy.compatibility import Form
+from dqnfed_flwr.strategy.exchange import Answer, pull, push
+from dqnfed_flwr.strategy.strategy import GradientStrategy
+from dqnfed_flwr.telemetry.events import Listener, RoundEvent
+from dqnfed_flwr.types import ClientTask, Float64Array, FloatArray
+from dqnfed_flwr.wire import ReplyForm
+
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "digits": {"data": "digits", "partition": "dirichlet", "split.alpha": 0.1, "local.batch-size": 32},
+    "cifar10": {
+        **{"data": "cifar10", "partition": "dirichlet", "split.alpha": 0.5, "split.samples": 10000},
+        "local.batch-size": 64,
+    },
+}
+COMMON: Mapping[str, Any] = {"model": "mlp", "clients": 10, "local.threads": 1, "local.lr": 0.1, "evaluate-every": 0}
+PASS_SECONDS = 10.0
+"""Of a pass over the mean number of samples, at the median speed."""
+PATIENT = 1e5
+"""A deadline that nobody reaches."""
+LAST = 5
+"""Rounds whose mean accuracy is where FedAvg ends."""
+FEDAVG, DQN_FED = {"method": "fedavg", "guarantee.voters": 0.1}, {"method": "dqn-fed"}
+RUNS: Mapping[str, Mapping[str, Any]] = {
+    "FedAvg": FEDAVG,
+    "FedAvg, quorum 0.7": {**FEDAVG, "quorum": 0.7},
+    "FedAvg, deadline": {**FEDAVG, "deadline": 2 * PASS_SECONDS},
+    "DQN-Fed": DQN_FED,
+    "DQN-Fed, quorum 0.7": {**DQN_FED, "quorum": 0.7},
+    "DQN-Fed, quorum 0.5": {**DQN_FED, "quorum": 0.5},
+    "DQN-Fed, deadline": {**DQN_FED, "deadline": 4 * PASS_SECONDS},
+}
+"""The first is the baseline, and is run to its end; the others have the time that it took."""
+BUFFERS = (3, 5)
+"""K of FedBuff."""
+BARS = (Bar("dqn_fed_over_fedavg", "<=", 0.4),)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the samples of all clients: inputs, labels and owners [N]."""
+
+    inputs: Tensor
+    labels: Tensor
+    owners: NDArray[np.int64]
+    clients: int
+
+    @classmethod
+    def of(cls, found: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> Part:
+        """From the inputs and labels of each client."""
+        owners = np.repeat(np.arange(len(found)), [len(y) for _, y in found])
+        inputs, labels = (np.concatenate(each) for each in zip(*found, strict=True))
+        return cls(to_model_input(inputs, torch.float32), torch.from_numpy(labels).long(), owners, len(found))
+
+    def means(self, model: nn.Module) -> tuple[Float64Array, Float64Array]:
+        """Mean cross-entropy and share of right answers of each client [K]; NaN for one without a sample."""
+        with torch.no_grad():
+            logits = model(self.inputs).double()
+        each = nn.functional.cross_entropy(logits, self.labels, reduction="none"), logits.argmax(1) == self.labels
+        counts = np.bincount(self.owners, minlength=self.clients)
+        sums = (np.bincount(self.owners, of.double().numpy(), self.clients) for of in each)
+        with np.errstate(invalid="ignore"):
+            losses, right = (total / counts for total in sums)
+        return losses, right
+
+
+def parameters_of(model: nn.Module, theta: FloatArray) -> None:
+    """Give a model the parameters `theta` [D]."""
+    nn.utils.vector_to_parameters(torch.from_numpy(np.array(theta)), model.parameters())
+
+
+class _Over(Exception):
+    """The target is reached, or the budget spent."""
+
+
+@dataclass
+class Watch(Listener):
+    """What all clients have of the models of a run, and when."""
+
+    settings: Settings
+    target: float
+    budget: float
+    seconds: list[float] = field(default_factory=list)
+    accuracies: list[Float64Array] = field(default_factory=list)
+    unharmed: list[float] = field(default_factory=list)
+    level: float = math.inf
+    """The entitlement of the round."""
+    promises: bool = False
+    """Whether the run says what it is."""
+
+    def meet(self, form: Form) -> None:
+        """Take the samples of all clients, and a model for data of this `form`."""
+        found = [load_client(self.settings, client) for client in range(self.settings.clients)]
+        self._model = model_for(self.settings, form)
+        self._parts = Part.of([(d.x_train, d.y_train) for d in found]), Part.of([(d.x_test, d.y_test) for d in found])
+        self._losses: Float64Array | None = None
+
+    @property
+    def means(self) -> list[float]:
+        """Mean accuracy over all clients, by model."""
+        return [float(each.mean()) for each in self.accuracies]
+
+    @property
+    def reached(self) -> float:
+        """When the target was reached; infinite if it was not."""
+        return next((s for s, mean in zip(self.seconds, self.means, strict=True) if mean >= self.target), math.inf)
+
+    def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
+        """Nothing."""
+
+    def on_end(self) -> None:
+        """Nothing."""
+
+    def on_round(self, event: RoundEvent) -> None:
+        """Take note of what the run allows its clients to rise to."""
+        self.level = event.entitlement
+
+    def see(self, theta: FloatArray, seconds: float) -> None:
+        """Ask everybody about a model; `_Over` at the target, and for a model after the budget, which does not count."""
+        if seconds > self.budget:
+            raise _Over
+        parameters_of(self._model, theta)
+        losses, (_, right) = self._parts[0].means(self._model)[0], self._parts[1].means(self._model)
+        if self._losses is not None:
+            if not self.promises:
+                self.level = entitlement(self._losses, 0.0, 0.5, 0, self.level)
+            self.unharmed.append(float(not_above(losses, self._losses, self.level).mean()))
+        self._losses = losses
+        self.seconds.append(seconds)
+        self.accuracies.append(right[np.isfinite(right)])  # a client without a test part has none
+        if self.means[-1] >= self.target:
+            raise _Over
+
+
+@dataclass
+class Race:
+    """One federation of slow clients, in which one run after the other has its try."""
+
+    keys: Mapping[str, Any]
+    seed: int
+    sigma: float
+    drop: float
+    rounds: int
+
+    def run(self, changes: Mapping[str, Any], target: float = math.inf, budget: float = math.inf) -> Watch:
+        """A run of the package, with further settings; for `rounds` rounds where there is no budget."""
+        endless = 10**6 if math.isfinite(budget) else self.rounds
+        keys = {**self.keys, "seed": self.seed, "deadline": PATIENT, "rounds": endless, **changes}
+        judged = keys["method"] == "dqn-fed"
+        settings, clock = Settings.from_mapping(keys), Clock()
+        with simulated(clock), quiet():
+            forget_clients()
+            grid = SlowGrid(app, self._law(settings), clock, settings, forward=judged)
+            since = clock.now
+            watch = Watch(settings, target, budget, promises=judged)
+            strategy = GradientStrategy(settings, listeners=[watch])
+            strategy.registry.wait(grid)
+            watch.meet(strategy.registry.form)
+
+            def see(number: int, arrays: ArrayRecord) -> None:
+                # the last exchange of a round tries its step: a method that has none to try knew its model before that
+                theta, _, _ = wire.decode_model(arrays)
+                watch.see(theta, (clock.now if judged else grid.pushed) - since)
+
+            with suppress(_Over):
+                strategy.start(grid, initial_model(settings, strategy.registry), evaluate_fn=see)
+        return watch
+
+    def buffered(self, size: int, target: float, budget: float) -> Watch:
+        """FedBuff with K = `size`."""
+        settings = Settings.from_mapping({**self.keys, "seed": self.seed, **FEDAVG})
+        clock = Clock()
+        with simulated(clock), quiet():
+            forget_clients()
+            grid = SlowGrid(app, self._law(settings), clock, settings, forward=False)
+            since = clock.now
+            watch, strategy = Watch(settings, target, budget), GradientStrategy(settings)
+            strategy.registry.wait(grid)
+            watch.meet(strategy.registry.form)
+            theta, _, _ = wire.decode_model(initial_model(settings, strategy.registry))
+            loop = FedBuff(grid, clock, np.array(theta), size, strategy.registry.form.num_classes)
+            with suppress(_Over):
+                watch.see(theta, 0.0)
+                while True:
+                    loop.step()
+                    watch.see(loop.theta, clock.now - since)
+        return watch
+
+    def _law(self, settings: Settings) -> Law:
+        samples = [open_client(settings, client).count("train") for client in range(settings.clients)]
+        unit = PASS_SECONDS / statistics.fmean(samples)
+        return Law.lognormal(settings.clients, unit, sigma=self.sigma, drop=self.drop, seed=self.seed)
+
+
+class FedBuff:
+    """Buffered asynchronous averaging, with `size` updates a step: all clients are always at work.
+
+    An update is the displacement of the client's local passes, from the model that it was sent. Nguyen et al., AISTATS
+    2022, algorithm 1 with server rate 1 and the weight 1 / sqrt(1 + tau). Models with buffers are not for it.
+    """
+
+    def __init__(self, grid: SlowGrid, clock: Clock, theta: FloatArray, size: int, classes: int) -> None:
+        self.theta, self._version = theta, 0
+        self._grid, self._clock, self._size, self._classes = grid, clock, size, classes
+        self._waiting: dict[str, int] = {}
+        self._sent: dict[int, tuple[int, ClientTask]] = {}
+        self._messages = 0
+        self._ask(grid.get_node_ids())
+
+    def step(self) -> None:
+        """Wait for `size` updates, and make the step."""
+        total = np.zeros_like(self.theta, np.float64)
+        for _ in range(self._size):
+            row, age = self._next()
+            total += row / math.sqrt(1.0 + age)
+        self.theta = (self.theta - total / self._size).astype(self.theta.dtype)
+        self._version += 1
+
+    def _next(self) -> tuple[FloatArray, int]:
+        """The next update, and its tau; whoever answered or dropped out before goes on with the newest model."""
+        while True:
+            self._ask(sorted({*self._grid.get_node_ids()} - {*self._waiting.values()}))
+            self._clock.now = max(self._clock.now, self._grid.next_reply)
+            first = next(iter(pull(self._grid, self._waiting)), None)
+            if first is None:
+                continue
+            version, task = self._sent[first.node]
+            try:
+                return self._row(first, task), self._version - version
+            except WireError:
+                continue
+
+    def _row(self, answer: Answer, task: ClientTask) -> FloatArray:
+        reply = wire.decode_reply(answer.content(), task, ReplyForm(len(self.theta), {}))
+        return np.asarray(reply.row)
+
+    def _ask(self, nodes: Sequence[int]) -> None:
+        """Send the newest model; each message has a number of its own, for other draws."""
+        messages = []
+        for node in nodes:
+            self._messages += 1
+            task = ClientTask(exchange=self._messages, round=self._messages, train=True, num_classes=self._classes)
+            self._sent[node] = self._version, task
+            messages.append(Message(wire.encode_task(task, wire.encode_model(self.theta, {})), node, "train"))
+        self._waiting |= push(self._grid, messages)
+
+
+def figures_of(name: str, watch: Watch) -> dict[str, Json]:
+    """One run: when it reached the target, and what it had at its end; accuracies are means of the last models."""
+    ends = [fairness_report(each) for each in watch.accuracies[-LAST:]]
+    return {
+        "run": name,
+        "seconds": watch.reached,
+        "steps": len(watch.unharmed),
+        "mean": statistics.fmean(each["mean"] for each in ends),
+        "worst_10": statistics.fmean(each["worst10"] for each in ends),
+        "unharmed": statistics.fmean(watch.unharmed or [1.0]),
+    }
+
+
+def race(keys: Mapping[str, Any], seed: int, options: Any) -> list[dict[str, Json]]:
+    """All runs of one seed: the first gives target and budget."""
+    federation = Race(keys, seed, options.sigma, options.drop, options.rounds)
+    name, *others = RUNS
+    first = federation.run(RUNS[name])
+    first.target, budget = statistics.fmean(first.means[-LAST:]), first.seconds[-1]
+    runs = {name: first}
+    runs |= {f"FedBuff, K = {size}": federation.buffered(size, first.target, budget) for size in BUFFERS}
+    runs |= {other: federation.run(RUNS[other], first.target, budget) for other in others}
+    rows = [figures_of(name, watch) for name, watch in runs.items()]
+    base = rows[0]["seconds"]
+    return [{"seed": seed, **row, "over_fedavg": row["seconds"] / base} for row in rows]  # type: ignore[operator]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse the command line, run, report."""
+    parser = arguments(__doc__)
+    parser.add_argument("--data", choices=[*SETTINGS], default="digits")
+    parser.add_argument("--rounds", type=int, default=60, metavar="T", help="of synchronous FedAvg")
+    parser.add_argument("--seeds", type=int, default=3, metavar="N")
+    parser.add_argument("--sigma", type=float, default=1.0, help="of the lognormal speeds")
+    parser.add_argument("--drop", type=float, default=0.1, help="share of messages that bring nothing back")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="further settings of the runs")
+    options = parser.parse_args(argv)
+    keys = {**COMMON, **SETTINGS[options.data], **settings_of(options.set)}
+    runs = [row for seed in range(options.seeds) for row in race(keys, seed, options)]
+    report("stragglers", {"runs": runs}, BARS, options.json)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
