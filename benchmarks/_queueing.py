@@ -59,6 +59,12 @@ class QueueingGrid(Grid):
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
 
     @property
+    def next_reply(self) -> float:
+        """When the first of the nodes that are at work will have done."""
+        self._work()
+        return min(node.free for node in self.nodes.values() if node.at is not None)
+
+    @property
     def run(self) -> Run:
         """A run of this process alone."""
         return Run.create_empty(1)

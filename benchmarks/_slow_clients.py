@@ -81,12 +81,6 @@ class SlowGrid(QueueingGrid):
         """When tasks were last sent."""
         return self.asked[-1][1] if self.asked else self._clock.now
 
-    @property
-    def next_reply(self) -> float:
-        """When the next node that is at work has done; all are taken to be at work by now."""
-        self._work()
-        return min(node.free for node in self.nodes.values() if node.at is not None)
-
     def begin(self, node: Node, message: Message) -> float:
         """Compute, to know how long it takes."""
         client = message.metadata.dst_node_id - FIRST_NODE
