@@ -14,6 +14,7 @@ from flwr.app import ArrayRecord, Message
 from benchmarks._clock import Clock
 from benchmarks._queueing import QueueingGrid
 from dqnfed_flwr import wire
+from dqnfed_flwr.guarantee.harm import not_above
 from dqnfed_flwr.guarantee.overrule import CONTRADICTION
 from dqnfed_flwr.methods.absent import AbsentClients
 from dqnfed_flwr.strategy.exchange import LATE
@@ -287,3 +288,25 @@ def test_a_quorum_learns_from_late_rows_alone(clock: Clock) -> None:
     assert discarded[0] == 0.5
     assert kept[0] < 0.45
     assert kept == slow_loss(clock, 10)  # the simulated clock has one order of arrival
+
+
+def test_with_a_quorum_nobody_is_harmed_who_answers_in_time(clock: Clock) -> None:
+    federation = Federation(spread_out(CLIENTS))
+    grid = QueueingGrid(federation.app(), CLIENTS, clock)
+
+    def tire(event: RoundEvent) -> None:
+        for client, node in grid.nodes.items():
+            node.seconds = 1.0 + 2 * ((client + event.round) % 4)
+
+    settings = {"rounds": 20, "quorum": 0.5, "dqn-fed.form": "anchored", "guarantee.entitlement": "0"}
+    server = DQNFed(strategy(CLIENTS, {**settings, "step-rule": "probed"}).settings, listeners=[After(tire)])
+    server.start(grid, start_at(np.zeros(6)))
+    assert server.outcome is not None
+    judged = 0
+    for event in server.outcome.events:
+        before, after = np.array(event.losses_before), np.array(event.losses_after)
+        in_time = ~np.isnan(after)
+        assert not_above(after[in_time], before[in_time]).all()
+        judged += int(in_time.sum()) * event.moved
+    assert judged > 20
+    assert {drop.reason for event in server.outcome.events for drop in event.dropped} >= {LATE, "absent"}
