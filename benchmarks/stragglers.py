@@ -336,17 +336,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=30, metavar="T", help="of synchronous FedAvg")
     parser.add_argument("--seeds", type=int, default=3, metavar="N")
+    parser.add_argument("--first-seed", type=int, default=0, metavar="N")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="seeds at a time")
     parser.add_argument("--sigma", type=float, default=1.0, help="of the lognormal speeds")
     parser.add_argument("--drop", type=float, default=0.1, help="share of messages that bring nothing back")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="further settings of the runs")
     options = parser.parse_args(argv)
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
     one = partial(race, {**SETTINGS, **settings_of(options.set)}, options)
     if options.jobs > 1:
         with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
-            races = [*pool.map(one, range(options.seeds))]
+            races = [*pool.map(one, seeds)]
     else:
-        races = [one(seed) for seed in range(options.seeds)]
+        races = [one(seed) for seed in seeds]
     runs: list[Json] = [row for each in races for row in each.values()]
     means = {name: over_seeds([each[name] for each in races]) for name in races[0]}
     barred = {bar.figure: means[BARRED][bar.figure] for bar in BARS}
