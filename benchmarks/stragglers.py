@@ -25,13 +25,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from benchmarks._clock import Clock
 from benchmarks._common import Bar, Json, arguments, quiet, report, settings_of
-from benchmarks._queueing import QueueingGrid
+from benchmarks._fedbuff import FedBuff
 from benchmarks._slow_clients import Law, SlowGrid, simulated
 from dqnfed_flwr import wire
 from dqnfed_flwr.client.app import app, forget_clients
@@ -40,15 +40,12 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import load_client
 from dqnfed_flwr.data.dataset import to_model_input
 from dqnfed_flwr.engine.start import initial_model, model_for
-from dqnfed_flwr.errors import WireError
 from dqnfed_flwr.fairness import fairness_report
 from dqnfed_flwr.guarantee.harm import entitlement, not_above
 from dqnfed_flwr.strategy.compatibility import Form
-from dqnfed_flwr.strategy.exchange import Answer, pull, push
 from dqnfed_flwr.strategy.strategy import GradientStrategy
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
-from dqnfed_flwr.types import ClientTask, Float64Array, FloatArray, on_host
-from dqnfed_flwr.wire import ReplyForm
+from dqnfed_flwr.types import Float64Array, FloatArray, on_host
 
 SETTINGS: Mapping[str, Any] = {
     **{"data": "digits", "partition": "dirichlet", "split.alpha": 0.1, "model": "mlp", "clients": 10},
@@ -240,59 +237,6 @@ class Race:
         samples = [open_client(settings, client).count("train") for client in range(settings.clients)]
         unit = PASS_SECONDS / statistics.fmean(samples)
         return Law.lognormal(settings.clients, unit, sigma=self.sigma, drop=self.drop, seed=self.seed)
-
-
-class FedBuff:
-    """Buffered asynchronous averaging, with `size` updates a step: all clients are always at work.
-
-    An update is the displacement of the client's local passes, from the model that it was sent. Nguyen et al., AISTATS
-    2022, algorithm 1 with server rate 1 and the weight 1 / sqrt(1 + tau). Models with buffers are not for it.
-    """
-
-    def __init__(self, grid: QueueingGrid, clock: Clock, theta: FloatArray, size: int, classes: int) -> None:
-        self.theta, self._version = theta, 0
-        self._grid, self._clock, self._size, self._classes = grid, clock, size, classes
-        self._waiting: dict[str, int] = {}
-        self._sent: dict[int, tuple[int, ClientTask]] = {}
-        self._messages = 0
-        self._ask(grid.get_node_ids())
-
-    def step(self) -> None:
-        """Wait for `size` updates, and make the step."""
-        total = np.zeros_like(self.theta, np.float64)
-        for _ in range(self._size):
-            row, age = self._next()
-            total += row / math.sqrt(1.0 + age)
-        self.theta = (self.theta - total / self._size).astype(self.theta.dtype)
-        self._version += 1
-
-    def _next(self) -> tuple[FloatArray, int]:
-        """The next update, and its tau; whoever answered or dropped out before goes on with the newest model."""
-        while True:
-            self._ask(sorted({*self._grid.get_node_ids()} - {*self._waiting.values()}))
-            self._clock.now = max(self._clock.now, self._grid.next_reply)
-            first = next(iter(pull(self._grid, self._waiting)), None)
-            if first is None:
-                continue
-            version, task = self._sent[first.node]
-            try:
-                return self._row(first, task), self._version - version
-            except WireError:
-                continue
-
-    def _row(self, answer: Answer, task: ClientTask) -> FloatArray:
-        reply = wire.decode_reply(answer.content(), task, ReplyForm(len(self.theta), {}))
-        return np.asarray(reply.row)
-
-    def _ask(self, nodes: Sequence[int]) -> None:
-        """Send the newest model; each message has a number of its own, for other draws."""
-        messages = []
-        for node in nodes:
-            self._messages += 1
-            task = ClientTask(exchange=self._messages, round=self._messages, train=True, num_classes=self._classes)
-            self._sent[node] = self._version, task
-            messages.append(Message(wire.encode_task(task, wire.encode_model(self.theta, {})), node, "train"))
-        self._waiting |= push(self._grid, messages)
 
 
 def figures_of(watch: Watch) -> dict[str, Json]:
