@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import stragglers
 from benchmarks._clock import Clock
+from benchmarks._fedbuff import FedBuff
 from benchmarks._queueing import QueueingGrid
 from benchmarks._slow_clients import Law, counted
 from dqnfed_flwr.client.numpy_client import DQNFedClient
@@ -28,7 +29,7 @@ def test_fedbuff_weighs_updates_by_how_many_steps_were_made_meanwhile() -> None:
     for client, node in grid.nodes.items():
         node.seconds = (1.0, 2.5, 5.5)[client]
     start = np.array([3.0, -1.0])
-    loop, models = stragglers.FedBuff(grid, clock, start, 2, 0), []
+    loop, models = FedBuff(grid, clock, start, 2, 0), []
     for end in (2.0, 3.0):
         loop.step()
         assert clock.now - 1000.0 == end
