@@ -2,7 +2,8 @@
 
 With sampling, methods that look after clients in conflict also look after those of the rounds before: FedFV for `tau`
 rounds, FedMDFG for one, FedLF for as many as it takes to ask all clients once. Rows are copied only where participation
-is below 1: a client that drops out under full participation is not remembered. DQN-Fed also keeps rows that come late.
+is below 1: a client that drops out under full participation is not remembered. DQN-Fed also keeps rows that come late,
+and all rows where a quorum below 1 leaves slow clients out.
 """
 
 from __future__ import annotations
@@ -39,20 +40,22 @@ class AbsentClients:
     sampled : int
         Clients asked in a round.
     clients : int
-        Clients of the federation; where all are asked, nothing is kept.
+        Clients of the federation; where all are asked, and waited for, nothing is kept.
+    quorum : float
+        Share of replies with which an exchange closes.
 
     Attributes
     ----------
     room : int
-        Most clients that can be absent and remembered: tau * sampled, or all but one; 0 with full participation.
+        Most clients that can be absent and remembered: tau * sampled, or all but one; 0 where nothing is kept.
     sees : Sees
         What keeping rows takes.
     absent : tuple[AbsentRow, ...]
         Those absent from this round, oldest round first, then by client.
     """
 
-    def __init__(self, rounds: int, sampled: int, clients: int) -> None:
-        self.room = min(rounds * sampled, clients - 1) if sampled < clients else 0
+    def __init__(self, rounds: int, sampled: int, clients: int, quorum: float = 1.0) -> None:
+        self.room = min(rounds * sampled, clients - 1) if sampled < clients or quorum < 1 else 0
         self.sees = Sees.COLUMNS if self.room else Sees.NORMS
         self.absent: tuple[AbsentRow, ...] = ()
         self._rounds = rounds

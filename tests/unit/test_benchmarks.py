@@ -29,6 +29,7 @@ from benchmarks import (
     server_step,
     short_messages,
     spilled_rows,
+    stragglers,
     streaming,
 )
 from benchmarks._common import Bar, Json, report, settings_of
@@ -47,7 +48,7 @@ Main = Callable[[Sequence[str]], None]
 
 BENCHMARKS = (
     *(server_step, method_step, server_memory, agreement, engine, client_rate, chunks, convex, round_files),
-    *(heldout, streaming, many_clients, spilled_rows, rounding, short_messages),
+    *(heldout, streaming, many_clients, spilled_rows, rounding, short_messages, stragglers),
 )
 
 

@@ -13,8 +13,8 @@ The three forms differ in how the rates d~_k bind:
 
 Deviations from the paper: rates are held within a factor of their median relative to |g_k|^2 (`rate-spread`, 0 for
 the paper's); linearly dependent gradients are allowed; a client with a zero gradient or a rate that is not positive is
-left out of the round and counted; the length is left to the step rule (`newton` gives (17)); with sampling, the
-anchored form may heed clients of earlier rounds (`absent-rounds`).
+left out of the round and counted; the length is left to the step rule (`newton` gives (17)); with sampling or a
+quorum, the anchored form may heed clients of earlier rounds (`absent-rounds`).
 """
 
 from __future__ import annotations

@@ -147,6 +147,9 @@ class AnchoredMethod(Method):
     this keeps the step from undoing what others have just learnt, and promises them nothing. Where no step meets
     these conditions and those of the participants, the absent are left out of the round and counted.
 
+    So it is where all are asked and a quorum below 1 does not wait for the slow. As their rows may never come in time,
+    a late one asks for a rate, too, as that of those present is for their rows, h . u >= |h|^2 mean_k d_k / |g_k|^2.
+
     A client whose loss is below its entitlement e asks only for g_k . u >= -(e - f_k).
 
     Where no such step exists, or no length of it suits all (a noisy anchor does that to clients near their optimum),
@@ -162,7 +165,9 @@ class AnchoredMethod(Method):
         settings = self._settings = run.group_of(DqnFedSettings)
         self._anchor = Anchor(run.anchor or run)
         self._one_sided = OneSided(run)
-        self._absent = AbsentClients(settings.absent_rounds, run.settings.sampled, run.settings.clients)
+        shared = run.settings
+        self._absent = AbsentClients(settings.absent_rounds, shared.sampled, shared.clients, shared.quorum)
+        self._late_ask = shared.sampled >= shared.clients
         self._memories = (self._one_sided, self._anchor, self._absent)
         self._retreated = self._reset = False
         self._seen: tuple[RoundBatch, RoundRows] | None = None
@@ -216,9 +221,10 @@ class AnchoredMethod(Method):
         present, absent = [rows.slots[k] for k in index], self._absent.place(rows)
         rates = self._rates(batch, index, present, rows)
         slots, solution = present, self._solve(present, rates, rows)
-        heeded = bool(absent) and self._harms(absent, present, solution, rows)
+        demands = self._demands(rates, present, absent, rows)
+        heeded = bool(absent) and self._falls_short(demands, absent, present, solution, rows)
         if heeded:
-            for_all = self._solve([*present, *absent], np.concatenate([rates, np.zeros(len(absent))]), rows)
+            for_all = self._solve([*present, *absent], np.concatenate([rates, demands]), rows)
             if for_all.status != "stationary":
                 # the precision that is needed is that of the promise to those present
                 slots = [*present, *absent]
@@ -236,10 +242,28 @@ class AnchoredMethod(Method):
         found = self._one_sided.combine(batch, rows)
         return replace(found, notes={**found.notes, "retreat": 1.0})
 
-    def _harms(self, absent: Sequence[int], present: Sequence[int], solution: GramSolution, rows: RoundRows) -> bool:
-        """Whether the step of `solution` would raise a loss behind the rows `absent`."""
+    def _demands(
+        self, rates: Float64Array, present: Sequence[int], absent: Sequence[int], rows: RoundRows
+    ) -> Float64Array:
+        """How fast the losses behind the rows `absent` should fall along the step; 0 where they must not rise."""
+        late = np.array([item.late for item in self._absent.absent], dtype=bool)
+        if not self._late_ask or not late.any():
+            return np.zeros(len(absent))
+        asked = rates / np.diag(rows.gram(present))
+        typical = float(asked[rates > 0].mean()) if (rates > 0).any() else 0.0
+        return np.where(late, typical * np.diag(rows.gram(absent)), 0.0)
+
+    def _falls_short(
+        self,
+        demands: Float64Array,
+        absent: Sequence[int],
+        present: Sequence[int],
+        solution: GramSolution,
+        rows: RoundRows,
+    ) -> bool:
+        """Whether the step of `solution` meets one of the `demands` of the rows `absent` not."""
         products = rows.gram([*absent, *present])[: len(absent), len(absent) :] @ solution.weights
-        return bool((self._descent(absent, rows) + products < 0).any())
+        return bool((self._descent(absent, rows) + products < demands).any())
 
     def _reference_slot(self, rows: RoundRows) -> int:
         return rows.capacity - 1 - self._absent.room

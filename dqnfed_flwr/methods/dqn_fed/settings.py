@@ -45,6 +45,11 @@ def _rates_differ(run: RunPlan) -> bool:
     return passes or (run.work in GRADIENTS and run.settings.curvature.kind != "none")
 
 
+def _some_absent(run: RunPlan) -> bool:
+    """Whether clients are absent from rounds of the anchored form, with open rows: not asked, or not waited for."""
+    return anchored(run) and not run.masked and (run.settings.sampled < run.settings.clients or run.settings.quorum < 1)
+
+
 def _sends_row(run: RunPlan) -> bool:
     """Whether clients send a row for the anchor next to their gradient."""
     return run.sends_anchor_row
@@ -80,8 +85,8 @@ class DqnFedSettings(Group):
     )
     absent_rounds: int = expert(
         3,
-        "rounds for which the last gradient of a client that is absent counts (anchored, with sampling)",
-        read=lambda run: anchored(run) and run.settings.sampled < run.settings.clients and not run.masked,
+        "rounds for which the last gradient of a client that is absent counts (anchored, with sampling or a quorum)",
+        read=_some_absent,
         ge=0,
     )
 

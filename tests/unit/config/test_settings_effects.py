@@ -175,6 +175,10 @@ def test_what_is_said_to_have_no_effect_has_none(mapping: dict[str, Scalar]) -> 
             ],
         ),
         (
+            {"data": "digits", "partition": "iid", "quorum": 0.5},
+            ["dqn-fed.scale", "server-lbfgs.memory", "dqn-fed.absent-rounds", *GUARANTEE],
+        ),
+        (
             {"data": "my_own:load", "dqn-fed.form": "one-sided"},
             ["split.alpha", "split.shards", *GUARANTEE],
         ),

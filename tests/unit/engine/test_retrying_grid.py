@@ -11,12 +11,12 @@ import pytest
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from benchmarks._clock import Clock
 from client_app.app import app as client
 from dqnfed_flwr.engine import retrying_grid
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.engine.retrying_grid import PATIENCE_SECONDS, RetryingGrid, retrying
 from dqnfed_flwr.errors import RunError
-from tests.helpers.clock import Clock
 from tests.helpers.quadratics import Federation, spread_out, start_at, strategy
 
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import dqnfed_flwr
+from benchmarks._clock import Clock
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine import run_folder
 from dqnfed_flwr.engine.result import read_result
 from dqnfed_flwr.engine.run import Engine, as_settings, choose_jobs, run, run_in_process
 from dqnfed_flwr.errors import ConfigError, DataError, ModelError
 from dqnfed_flwr.run_files import CHECKPOINT, RUN
-from tests.helpers.clock import Clock
 from tests.helpers.runs import TINY
 
 

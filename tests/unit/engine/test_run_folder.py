@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from flwr.app import Context, RecordDict
 
+from benchmarks._clock import Clock
 from client_app.app import app as client
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine import run_folder
@@ -37,7 +38,6 @@ from dqnfed_flwr.engine.run_folder import (
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.run_files import CHECKPOINT, RUN
 from server_app.app import main
-from tests.helpers.clock import Clock
 from tests.helpers.runs import TINY
 
 ROUNDS = int(TINY["rounds"])

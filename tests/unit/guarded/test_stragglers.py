@@ -12,13 +12,13 @@ import torch
 from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import FedAvg
 
+from benchmarks._clock import Clock
+from benchmarks._queueing import FIRST_NODE, QueueingGrid
 from dqnfed_flwr import Guaranteed
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.strategy import exchange
 from dqnfed_flwr.telemetry.events import RoundEvent
-from tests.helpers.clock import Clock
 from tests.helpers.guarded_app import alike, app_on, linear
-from tests.helpers.queueing import FIRST_NODE, QueueingGrid
 
 CLIENTS, SLOW = 4, 2
 SLOW_NODE = SLOW + FIRST_NODE

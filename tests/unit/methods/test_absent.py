@@ -54,6 +54,19 @@ def test_a_client_counts_for_so_many_rounds_after_its_last() -> None:
     assert seen(take_part(memory, 9, [2, 3])) == []
 
 
+def test_a_quorum_has_clients_absent_though_all_are_asked() -> None:
+    assert AbsentClients(9, sampled=4, clients=4).room == AbsentClients(0, 4, 4, quorum=0.5).room == 0
+    memory = AbsentClients(2, sampled=4, clients=4, quorum=0.5)
+    assert memory.room == 3
+    assert seen(take_part(memory, 1, [0, 1, 2, 3])) == []
+    assert seen(take_part(memory, 2, [0, 1])) == [(1, 2), (1, 3)]
+    assert late(memory, 3, 2, 3)
+    assert [(item.round, item.client, item.late) for item in take_part(memory, 3, [0, 1])] == [
+        (1, 2, False),
+        (2, 3, True),
+    ]
+
+
 def late(memory: AbsentClients, client: int, number: int, now: int) -> bool:
     return memory.keep_late(client, number, now, lambda: np.array([client, number], np.float32))
 

@@ -140,6 +140,24 @@ def test_absent_clients_are_not_harmed_where_that_is_possible(
     assert (solved.slopes >= 5 / 8 * (1 - 1e-12)).all()
 
 
+@pytest.mark.parametrize(
+    ("shared", "expected"),
+    [
+        # Those present are owed 5/8 = |g|^2 / 2, so a late row (0, 1) is owed 1/2; (1, 1/2) gives those present 3/4.
+        ({"quorum": 0.5}, [1.0, 0.5]),
+        ({"participation": 0.5}, [1.0, 0.0]),  # where clients are drawn, it will be its turn
+    ],
+)
+def test_a_late_row_asks_for_a_rate_where_nobody_waits(shared: dict[str, float], expected: list[float]) -> None:
+    anchored = {"anchor": "fedsgd", "scale": 0.5, "rate-spread": 0}
+    run = {"clients": 4, "local.lr": 1.0, "dqn-fed": anchored, **shared}
+    method = make_method(resolve(Settings.from_mapping(run)))
+    assert method.keep_late(0, 1, 2, lambda: np.array([0.0, 1.0]))
+    solved = decide(method, NOW, clients=[2, 3], number=2)
+    np.testing.assert_allclose(solved.step, expected, atol=1e-14)
+    assert (solved.slopes >= 5 / 8 * (1 - 1e-12)).all()
+
+
 def test_clients_are_heeded_for_as_many_rounds_as_the_settings_say() -> None:
     for rounds, heeded in ((0, False), (1, False), (2, True)):
         method = sampled(rounds)

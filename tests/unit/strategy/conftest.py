@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks._clock import Clock
 from dqnfed_flwr.strategy import client_registry, exchange
-from tests.helpers.clock import Clock
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ import pytest
 from flwr.app import Context, Message, MessageType
 from flwr.clientapp import ClientApp
 
+from benchmarks._clock import Clock
 from dqnfed_flwr import wire
 from dqnfed_flwr.errors import ConfigError, DataError, QuorumError
 from dqnfed_flwr.strategy import client_registry
 from dqnfed_flwr.strategy.client_registry import ASK_AGAIN_SECONDS, ClientRegistry
-from tests.helpers.clock import Clock
 from tests.helpers.grids import ChangingGrid, SilentGrid
 from tests.helpers.quadratics import Federation, spread_out
 

@@ -13,6 +13,7 @@ import pytest
 from flwr.app import Context, Message, MessageType
 from flwr.clientapp import ClientApp
 
+from benchmarks._clock import Clock
 from dqnfed_flwr import wire
 from dqnfed_flwr.errors import DataError
 from dqnfed_flwr.strategy import client_registry
@@ -28,7 +29,6 @@ from dqnfed_flwr.strategy.compatibility import (
     scale_warning,
 )
 from dqnfed_flwr.version import UNKNOWN
-from tests.helpers.clock import Clock
 from tests.helpers.grids import ChangingGrid
 from tests.helpers.quadratics import Federation, spread_out, start_at, strategy
 

@@ -9,10 +9,10 @@ from flwr.app import Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from google.protobuf.message import DecodeError
 
+from benchmarks._clock import Clock
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.errors import WireError
 from dqnfed_flwr.strategy.exchange import Answer, send_and_receive
-from tests.helpers.clock import Clock
 
 NODES = [2, 3, 4, 5]
 

@@ -13,6 +13,8 @@ import pytest
 from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from benchmarks._clock import Clock
+from benchmarks._queueing import QueueingGrid
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.errors import QuorumError
@@ -20,10 +22,8 @@ from dqnfed_flwr.strategy import exchange
 from dqnfed_flwr.strategy.exchange import ASK_AGAIN_AFTER, LATE, OWING, Answer, Stragglers
 from dqnfed_flwr.strategy.strategy import DQNFed
 from dqnfed_flwr.telemetry.events import RoundEvent
-from tests.helpers.clock import Clock
 from tests.helpers.grids import SilentGrid
 from tests.helpers.quadratics import Federation, spread_out, start_at, strategy
-from tests.helpers.queueing import QueueingGrid
 
 pytestmark = pytest.mark.usefixtures("clock")
 

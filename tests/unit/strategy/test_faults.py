@@ -182,8 +182,8 @@ def test_a_node_that_comes_anew_is_asked_again() -> None:
 
 
 def test_a_step_whose_judges_all_fail_is_dropped_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks._clock import Clock
     from dqnfed_flwr.strategy import client_registry
-    from tests.helpers.clock import Clock
 
     clock = Clock()
     monkeypatch.setattr(client_registry, "time", clock)

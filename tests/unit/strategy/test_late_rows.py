@@ -11,16 +11,17 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message
 
+from benchmarks._clock import Clock
+from benchmarks._queueing import QueueingGrid
 from dqnfed_flwr import wire
+from dqnfed_flwr.guarantee.harm import not_above
 from dqnfed_flwr.guarantee.overrule import CONTRADICTION
 from dqnfed_flwr.methods.absent import AbsentClients
 from dqnfed_flwr.strategy.exchange import LATE
 from dqnfed_flwr.strategy.strategy import DQNFed
 from dqnfed_flwr.telemetry.events import RoundEvent
 from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray
-from tests.helpers.clock import Clock
-from tests.helpers.quadratics import Federation, spread_out, start_at, strategy
-from tests.helpers.queueing import QueueingGrid
+from tests.helpers.quadratics import Federation, Quadratic, spread_out, start_at, strategy
 from tests.helpers.transport import through_flower
 from tests.unit.strategy.test_exchange_stragglers import After
 
@@ -259,3 +260,53 @@ def test_a_run_that_is_resumed_has_the_late_row(clock: Clock, tmp_path: Path) ->
     resumed = Run(clock, settings={"output": str(tmp_path), "resume": True}, since=99)
     assert resumed.absent == whole.absent[3:]
     assert resumed.model == whole.model
+
+
+def slow_loss(clock: Clock, rounds: int) -> tuple[float, set[int]]:
+    """Loss of a client that a quorum never waits for, at the end, and whose rows came in time.
+
+    It alone cares for the last coordinate, of which its loss is 1/2 at the start.
+    """
+    last = np.eye(6)[-1]
+    alone, others = Quadratic(last, last), Quadratic(np.eye(6)[0], 1 - last)
+    federation = Federation([alone if client == SLOW else others for client in range(CLIENTS)])
+    grid = QueueingGrid(federation.app(), CLIENTS, clock)
+    for client, node in grid.nodes.items():
+        node.seconds = 3.5 if client == SLOW else 1.0
+    shared = {"rounds": 30, "quorum": 5 / 6, "local.lr": 0.01, "step-rule": "clipped"}
+    settings = {**shared, "dqn-fed.form": "anchored", "dqn-fed.anchor": "fedsgd", "dqn-fed.absent-rounds": rounds}
+    server = DQNFed(strategy(CLIENTS, settings).settings)
+    server.start(grid, start_at(np.zeros(6)))
+    assert server.outcome is not None
+    heard = {client for event in server.outcome.events for client in event.votes.heard}
+    return federation.objectives[SLOW].loss(np.asarray(server.outcome.theta, np.float64)), heard
+
+
+def test_a_quorum_learns_from_late_rows_alone(clock: Clock) -> None:
+    discarded, kept = slow_loss(clock, 0), slow_loss(clock, 10)
+    assert SLOW not in discarded[1] | kept[1]
+    assert discarded[0] == 0.5
+    assert kept[0] < 0.45
+    assert kept == slow_loss(clock, 10)  # the simulated clock has one order of arrival
+
+
+def test_with_a_quorum_nobody_is_harmed_who_answers_in_time(clock: Clock) -> None:
+    federation = Federation(spread_out(CLIENTS))
+    grid = QueueingGrid(federation.app(), CLIENTS, clock)
+
+    def tire(event: RoundEvent) -> None:
+        for client, node in grid.nodes.items():
+            node.seconds = 1.0 + 2 * ((client + event.round) % 4)
+
+    settings = {"rounds": 20, "quorum": 0.5, "dqn-fed.form": "anchored", "guarantee.entitlement": "0"}
+    server = DQNFed(strategy(CLIENTS, {**settings, "step-rule": "probed"}).settings, listeners=[After(tire)])
+    server.start(grid, start_at(np.zeros(6)))
+    assert server.outcome is not None
+    judged = 0
+    for event in server.outcome.events:
+        before, after = np.array(event.losses_before), np.array(event.losses_after)
+        in_time = ~np.isnan(after)
+        assert not_above(after[in_time], before[in_time]).all()
+        judged += int(in_time.sum()) * event.moved
+    assert judged > 20
+    assert {drop.reason for event in server.outcome.events for drop in event.dropped} >= {LATE, "absent"}

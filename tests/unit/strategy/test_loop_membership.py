@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks._clock import Clock
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.errors import QuorumError
 from dqnfed_flwr.strategy.strategy import DQNFed
 from dqnfed_flwr.telemetry.events import RoundEvent
-from tests.helpers.clock import Clock
 from tests.helpers.grids import ChangingGrid, SilentGrid
 from tests.helpers.quadratics import Federation, spread_out, start_at, strategy
 

@@ -8,13 +8,13 @@ from flwr.app import ConfigRecord, MetricRecord
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 import dqnfed_flwr
+from benchmarks._clock import Clock
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.guarded.strategy import Guaranteed
 from dqnfed_flwr.strategy import client_registry
 from dqnfed_flwr.strategy.strategy import DQNFed, GradientStrategy
 from dqnfed_flwr.telemetry.events import RoundEvent
-from tests.helpers.clock import Clock
 from tests.helpers.quadratics import Federation, spread_out, start_at, strategy
 
 

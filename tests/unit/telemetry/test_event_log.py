@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks._clock import Clock
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.exporter.runs import read_run
@@ -20,7 +21,6 @@ from dqnfed_flwr.run_files import CHECKPOINT, EVENTS
 from dqnfed_flwr.telemetry import event_log
 from dqnfed_flwr.telemetry.event_log import LONGEST, EventLog, EventReader, Patience, read_events
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
-from tests.helpers.clock import Clock
 from tests.helpers.runs import TINY, make_event
 
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from flwr.app import Context, Error, Message, MessageType, RecordDict
+from flwr.app import Context, Error, Message, MessageType, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from tests.helpers.clock import Clock
+from benchmarks._clock import Clock
 
 FIRST_NODE = 2
 NODE_UNAVAILABLE = 5
@@ -50,13 +50,19 @@ class QueueingGrid(Grid):
         Client and time of every task that was pushed.
     """
 
-    def __init__(self, app: ClientApp, clients: int, clock: Clock) -> None:
+    def __init__(self, app: ClientApp, clients: int, clock: Clock, run_config: UserConfig | None = None) -> None:
         self._app, self._clock, self._sent = app, clock, 0
         self._messages: dict[str, Message] = {}
         self._replies: dict[str, Message] = {}
         self.asked: list[tuple[int, float]] = []
-        self.nodes = {client: Node(_context(client, clients)) for client in range(clients)}
+        self.nodes = {client: Node(_context(client, clients, run_config or {})) for client in range(clients)}
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
+
+    @property
+    def next_reply(self) -> float:
+        """When the first of the nodes that are at work will have done."""
+        self._work()
+        return min(node.free for node in self.nodes.values() if node.at is not None)
 
     @property
     def run(self) -> Run:
@@ -102,6 +108,15 @@ class QueueingGrid(Grid):
         """Not used."""
         raise NotImplementedError
 
+    def begin(self, node: Node, message: Message) -> float:
+        """Seconds that a node is at work for a message which it takes up now."""
+        seconds, node.once = node.seconds + node.once, 0.0
+        return seconds
+
+    def finish(self, node: Node, message: Message) -> Message:
+        """Its reply, when they are over."""
+        return self._app(message, node.context)
+
     def lose(self, client: int) -> None:
         """A node is restarted so fast that nobody sees it offline: what it was at is lost."""
         self._work()
@@ -133,20 +148,24 @@ class QueueingGrid(Grid):
         message = self._messages[number]
         if not self.nodes[message.metadata.dst_node_id - FIRST_NODE].online:
             return [Message(Error(NODE_UNAVAILABLE, "node is offline"), reply_to=message)]
-        return [self._replies.pop(number)] if number in self._replies else []
+        if number not in self._replies:
+            return []
+        del self._messages[number]
+        return [self._replies.pop(number)]
 
     def _work(self) -> None:
         for node in self.nodes.values():
             while node.online and (node.at is not None or node.queue):
                 if node.at is None:
                     pushed, node.at = node.queue.pop(0)
-                    node.free, node.once = max(node.free, pushed) + node.seconds + node.once, 0.0
+                    node.free = max(node.free, pushed) + self.begin(node, node.at)
                 if node.free > self._clock.now:
                     break
-                self._replies[node.at.metadata.message_id] = self._app(node.at, node.context)
+                self._replies[node.at.metadata.message_id] = self.finish(node, node.at)
                 node.at = None
 
 
-def _context(client: int, clients: int) -> Context:
+def _context(client: int, clients: int, run_config: UserConfig) -> Context:
     config: dict[str, bool | float | int | str] = {"partition-id": client, "num-partitions": clients}
-    return Context(run_id=1, node_id=client + FIRST_NODE, node_config=config, state=RecordDict(), run_config={})
+    node = client + FIRST_NODE
+    return Context(run_id=1, node_id=node, node_config=config, state=RecordDict(), run_config=run_config)
