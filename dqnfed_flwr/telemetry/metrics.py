@@ -40,6 +40,7 @@ REASONS = (
     "owing",
     "late",
     "client-error",
+    "lost-model",
     "unreadable",
     "missing-key",
     "extra-key",
@@ -77,6 +78,7 @@ SOLVES = (
     "unjudged",
     "not-finite",
     "no-step",
+    "last-step-again",
 )
 """Known ends of a solve."""
 TESTS = ("training", "held-out")

@@ -40,6 +40,7 @@ from dqnfed_flwr.telemetry.metrics import CLIENT_METRICS, REASONS, RUN_METRICS, 
 from dqnfed_flwr.telemetry.run_samples import RunCard
 from dqnfed_flwr.types import Figure
 from dqnfed_flwr.wire import BELOW_FLOOR
+from dqnfed_flwr.wire.codecs import LOST_MODEL
 from tests.helpers.runs import TINY, changed, make_event
 
 CARD = RunCard("r1", "dqn-fed", "probed", "0.1.0", "15301656437637344697")
@@ -551,7 +552,7 @@ def test_damaged_lines_of_rounds_are_passed_over(tmp_path: Path) -> None:
 def test_reasons_are_those_of_the_code() -> None:
     sources = "".join(path.read_text("utf-8") for path in PACKAGE.rglob("*.py"))
     raised = set(re.findall(r'WireError\(\s*"([a-z-]+)"', sources)) - {"bad-properties"}  # of a node, not of a client
-    raised.add(BELOW_FLOOR)
+    raised |= {BELOW_FLOOR, LOST_MODEL}
     unheard = {CONTRADICTION, OVERRULED, SET_ASIDE, OWING, LATE, *compatibility.REASONS}
     assert set(REASONS) == raised | {ZERO_GRADIENT, BAD_RATE} | unheard
 
