@@ -13,6 +13,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from benchmarks._clock import Clock
+from dqnfed_flwr.errors import RunError
 
 FIRST_NODE = 2
 NODE_UNAVAILABLE = 5
@@ -76,8 +77,8 @@ class QueueingGrid(Grid):
     def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
     ) -> NoReturn:
-        """Not used."""
-        raise NotImplementedError
+        """Flower has deprecated it; messages are built by `flwr.app.Message`."""
+        raise RunError("create_message is deprecated; build a flwr.app.Message")
 
     def get_node_ids(self) -> list[int]:
         """Nodes that are online."""
@@ -105,8 +106,8 @@ class QueueingGrid(Grid):
         return [reply for number in message_ids for reply in self._pull(number)]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> NoReturn:
-        """Not used."""
-        raise NotImplementedError
+        """On a simulated clock one does not wait: messages are pushed, and replies pulled when it is time."""
+        raise RunError("send_and_receive waits by the real clock; push messages and pull their replies")
 
     def begin(self, node: Node, message: Message) -> float:
         """Seconds that a node is at work for a message which it takes up now."""

@@ -47,7 +47,7 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.engine.run import objects_of, settings_with
 from dqnfed_flwr.engine.server_run import serve
-from dqnfed_flwr.masked.sketch import LONGEST, _public
+from dqnfed_flwr.masked.sketch import LONGEST, count_sketch
 from dqnfed_flwr.masked.sums import opened
 from dqnfed_flwr.models import build_model
 from dqnfed_flwr.params import ParamSpec
@@ -245,7 +245,7 @@ def sketch_of(dim: int, exchange: int) -> Callable[[Tensor], Tensor]:
     """Of gradients [K, D], as clients make it before they turn it [K, m]."""
     if dim <= LONGEST:
         return lambda rows: rows
-    places, signs = (torch.from_numpy(np.array(each)) for each in _public(dim, exchange))
+    places, signs = (torch.from_numpy(np.array(each)) for each in count_sketch(dim, exchange))
 
     def sketch(rows: Tensor) -> Tensor:
         found = rows.new_zeros(len(rows), LONGEST).index_add(1, places, rows * signs)

@@ -24,7 +24,7 @@ THETA = "theta"
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Vector:
+class SharedVector:
     """A vector [D] that is not written to any more, as tensor and as array, and what it was made of, kept with it."""
 
     values: Tensor
@@ -33,14 +33,16 @@ class Vector:
     source: Parts | None = None
 
     @classmethod
-    def of(cls, values: Tensor, source: Parts | None = None) -> Vector:
+    def of(cls, values: Tensor, source: Parts | None = None) -> SharedVector:
         """The vector of a tensor on the CPU."""
         array = values.numpy()
         return cls(values, array, 0 if source else digest(array), source)
 
 
-_MODELS: WeakValueDictionary[int, Vector] = WeakValueDictionary()  # by digest
-_STEPS: WeakValueDictionary[tuple[int, ...], Vector] = WeakValueDictionary()  # by the place of their parts, kept there
+_MODELS: WeakValueDictionary[int, SharedVector] = WeakValueDictionary()  # by digest
+_STEPS: WeakValueDictionary[tuple[int, ...], SharedVector] = (
+    WeakValueDictionary()
+)  # by the place of their parts, kept there
 _SHARING = threading.Lock()
 
 
@@ -53,10 +55,10 @@ class HeldModel:
 
     def __init__(self, bits: int) -> None:
         self._codec = KINDS["step"].codecs[bits]
-        self._base: Vector | None = None
-        self._candidate: Vector | None = None
+        self._base: SharedVector | None = None
+        self._candidate: SharedVector | None = None
         self._parts: Parts = {}
-        self._step: Vector | None = None
+        self._step: SharedVector | None = None
 
     def follow(self, course: Course, pending: bool) -> tuple[FloatArray, FloatArray | None]:
         """The candidate [D] of a course, and the step [D] that leads there, where its last step is `pending`.
@@ -85,17 +87,17 @@ class HeldModel:
         self._candidate = candidate
         return candidate.array, None if self._step is None else self._step.array
 
-    def _begin(self, course: Course, known: tuple[int, ...]) -> tuple[int, Vector]:
+    def _begin(self, course: Course, known: tuple[int, ...]) -> tuple[int, SharedVector]:
         """The last of the models with digests `known` that is at hand, and its place among them."""
         if course.theta is not None:
-            return 0, _known(known[0]) or _shared(Vector.of(torch.tensor(course.theta)), known[0])
+            return 0, _known(known[0]) or _shared(SharedVector.of(torch.tensor(course.theta)), known[0])
         held = {one.digest: one for one in (self._base, self._candidate) if one is not None}
         for place in reversed(range(len(known))):
             if known[place] in held:
                 return place, held[known[place]]
         raise WireError(LOST_MODEL, "none of the models at which the steps begin is here")
 
-    def _along(self, base: Vector, leg: Leg, end: int) -> tuple[Vector, Vector]:
+    def _along(self, base: SharedVector, leg: Leg, end: int) -> tuple[SharedVector, SharedVector]:
         """The model with the digest `end` to which a leg leads, and its step."""
         self._parts = leg.parts or self._parts
         step = self._decoded(len(base.array), base.values.dtype)
@@ -104,9 +106,9 @@ class HeldModel:
         point, at = base.values, 0.0
         for factor in leg.path:
             point, at = line_point(point, step.values, at, factor), factor
-        return _shared(Vector.of(point), end), step
+        return _shared(SharedVector.of(point), end), step
 
-    def _decoded(self, dim: int, dtype: torch.dtype) -> Vector:
+    def _decoded(self, dim: int, dtype: torch.dtype) -> SharedVector:
         """The last step [D]."""
         key = (*map(id, self._parts.values()), dim)
         with _SHARING:
@@ -118,7 +120,7 @@ class HeldModel:
                 values = torch.from_numpy(self._codec.unpack(self._parts, (dim,))).to(dtype)
             except ShapeError as error:
                 raise WireError(LOST_MODEL, f"the step cannot be read: {error}") from None
-            found = Vector.of(values, self._parts)
+            found = SharedVector.of(values, self._parts)
             with _SHARING:
                 found = _STEPS.setdefault(key, found)
         return found
@@ -132,17 +134,17 @@ class HeldModel:
         self._base = self._candidate = self._step = None
         self._parts = {end: values for end, values in arrays.items() if end != THETA}
         if THETA in arrays:
-            found = Vector.of(torch.tensor(arrays[THETA]))
+            found = SharedVector.of(torch.tensor(arrays[THETA]))
             self._base = _shared(found, found.digest)
 
 
-def _known(wanted: int) -> Vector | None:
+def _known(wanted: int) -> SharedVector | None:
     """The model of this digest, if a client of the process holds it."""
     with _SHARING:
         return _MODELS.get(wanted)
 
 
-def _shared(made: Vector, expected: int) -> Vector:
+def _shared(made: SharedVector, expected: int) -> SharedVector:
     """The model that all clients of the process hold in place of `made`, whose digest must be as `expected`."""
     if made.digest != expected:
         raise WireError(LOST_MODEL, "the steps lead to another model than the server's")

@@ -21,17 +21,15 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.masked import IDENTITY, PEERS_LIST
+from dqnfed_flwr.masked import ALONG, IDENTITY, PEERS_LIST
 from dqnfed_flwr.masked.member import Identity, Member, RefusedError, model_digest
 from dqnfed_flwr.masked.secrets import KEY, derive, digest, from_system, signing_public
 from dqnfed_flwr.types import ClientReply, on_host
 from dqnfed_flwr.wire import Assignment
-from dqnfed_flwr.wire.masked import ASK, PEERS, REFUSED, encode_masked
+from dqnfed_flwr.wire.masked import ASK, NAMED, REFUSED, encode_masked
 
 STATE = "masked/"
 """Begins the names of what a member remembers among a client's memory."""
-ALONG = "along"
-"""The figure g_k . u_{t-1}."""
 
 
 class Masks:
@@ -52,7 +50,7 @@ class Masks:
         try:
             return kinds.get(str(asked.get(ASK)), _unknown)()
         except RefusedError as error:
-            return encode_masked({REFUSED: str(error), PEERS: list(error.peers)})
+            return encode_masked({REFUSED: str(error), NAMED: list(error.peers)})
 
     def hidden(self, assignment: Assignment, reply: ClientReply) -> ClientReply:
         """A reply whose row is no row any more, but its turned sketch; with g_k . u_{t-1} where the step came along.

@@ -4,5 +4,7 @@ PEERS = 3
 """Others that a client agrees with, and that take part in a sum, at least."""
 MOST = 0.5
 """The share of the weights of a sum that one client has at most."""
+ALONG = "along"
+"""The figure of a client: g_k . u_{t-1}."""
 IDENTITY, PEERS_LIST = "identity.key", "peers.toml"
 """Files in the folder of a node: its private Ed25519 key, and the public ones of its peers by partition."""

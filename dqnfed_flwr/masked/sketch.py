@@ -41,7 +41,7 @@ def sketched(row: FloatArray, number: int) -> Float64Array:
     size = sketch_size(len(wide))
     if size == len(wide):
         return wide
-    places, signs = _public(len(wide), number)
+    places, signs = count_sketch(len(wide), number)
     found = np.asarray(np.bincount(places, wide * signs, size), np.float64)
     length = float(np.linalg.norm(found))
     return found * (float(np.linalg.norm(wide)) / length) if length else found
@@ -71,7 +71,7 @@ def rotated(vector: Float64Array, seed: bytes) -> Float64Array:
 
 
 @lru_cache(maxsize=1)
-def _public(dim: int, number: int) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
+def count_sketch(dim: int, number: int) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
     """Where each value goes, and with which sign; clients of one process share it."""
     draws = np.random.default_rng((dim, number))
     return draws.integers(0, LONGEST, dim), draws.integers(0, 2, dim, np.int8) * np.int8(2) - np.int8(1)

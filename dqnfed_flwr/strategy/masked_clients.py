@@ -20,10 +20,9 @@ from torch import Tensor
 
 from dqnfed_flwr.errors import ConfigError, RunError, SumError
 from dqnfed_flwr.linalg.sketched_rows import SketchedRows
-from dqnfed_flwr.masked import PEERS
+from dqnfed_flwr.masked import ALONG, PEERS
 from dqnfed_flwr.masked.member import model_digest
 from dqnfed_flwr.methods._base import Method
-from dqnfed_flwr.methods.dqn_fed.masked import ALONG
 from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.strategy.collect import Collected
 from dqnfed_flwr.strategy.hearing import Hearing

@@ -16,15 +16,18 @@ from flwr.serverapp import Grid
 from dqnfed_flwr import wire
 from dqnfed_flwr.errors import QuorumError, RunError, SumError, WireError
 from dqnfed_flwr.masked import MOST, PEERS
+from dqnfed_flwr.masked.secrets import KEY, SIGNATURE
 from dqnfed_flwr.masked.sums import opened, unit_for
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from dqnfed_flwr.strategy.exchange import send_and_receive
 from dqnfed_flwr.telemetry.events import Cost
 from dqnfed_flwr.types import Float64Array
-from dqnfed_flwr.wire.masked import ASK, REFUSED, decode_masked, decode_summand, encode_masked
-from dqnfed_flwr.wire.masked import PEERS as NAMED
+from dqnfed_flwr.wire.masked import ASK, NAMED, REFUSED, decode_masked, decode_summand, encode_masked
 
 Said = Mapping[str, Any]
+LENGTHS = {"public": KEY, "signature": SIGNATURE, "tag": KEY}
+BOX = KEY + 16
+"""Bytes of what clients say, and of each of their boxes; what is otherwise counts as not said."""
 LONGEST_WORDS = 500
 
 
@@ -48,7 +51,8 @@ class MaskedGroup:
             If they come to different secrets: one of them did not tell all of them the same.
         """
         said = self._said({client: {ASK: "hello"} for client in self._registry.members}, cost)
-        if known := {client: each for client, each in said.items() if "tag" in each}:
+        known = {client: each for client, each in said.items() if "tag" in each}
+        if len(known) > PEERS:
             _check_tags(known)
             return
         group = [client for client, each in said.items() if {"public", "signature"} <= each.keys()]
@@ -83,8 +87,7 @@ class MaskedGroup:
         asked = {ASK: "invite", "clients": list(group), "publics": publics, "signatures": signatures}
         answers = self._said(dict.fromkeys(group, asked), cost)
         for client, each in answers.items():
-            made = each.get("boxes")
-            if "boxes" in each and not (isinstance(made, list) and len(made) == len(group) - 1):
+            if "boxes" in each and len(each["boxes"]) != len(group) - 1:
                 answers[client] = {REFUSED: "it sent boxes for other clients"}
         return {client: answers.get(client, {}) for client in group}
 
@@ -118,7 +121,7 @@ class MaskedGroup:
         return opened([total], unit)
 
     def _said(self, values: Mapping[int, Said], cost: Cost) -> dict[int, Said]:
-        return {client: decode_masked(content) or {} for client, content in self._ask(values, cost).items()}
+        return {client: _read(content) for client, content in self._ask(values, cost).items()}
 
     def _ask(self, values: Mapping[int, Said], cost: Cost) -> dict[int, RecordDict]:
         """Ask clients, each something, and take what comes within the deadline: an exchange of its own; rising."""
@@ -141,6 +144,22 @@ class MaskedGroup:
         return dict(sorted(found.items()))
 
 
+def _read(content: RecordDict) -> Said:
+    """What a client says, without what has another form than it should."""
+    found = decode_masked(content) or {}
+    said = {key: found[key] for key, size in LENGTHS.items() if _is_bytes(found.get(key), size)}
+    boxes, named, why = (found.get(key) for key in ("boxes", NAMED, REFUSED))
+    if isinstance(boxes, list) and all(_is_bytes(box, BOX) for box in boxes):
+        said["boxes"] = boxes
+    if isinstance(named, list) and all(type(peer) is int for peer in named):
+        said[NAMED] = named
+    return said | {REFUSED: why} if isinstance(why, str) else said
+
+
+def _is_bytes(value: object, size: int) -> bool:
+    return isinstance(value, bytes) and len(value) == size
+
+
 def _without(group: Collection[int], refused: Mapping[int, Said]) -> list[int]:
     """The group without those whom most of the others refuse; or, where there are none, without those who refuse."""
     named = Counter(peer for each in refused.values() for peer in {*each.get(NAMED, ())})
@@ -149,7 +168,8 @@ def _without(group: Collection[int], refused: Mapping[int, Said]) -> list[int]:
 
 
 def _check_tags(said: Mapping[int, Said]) -> None:
-    if len({each.get("tag", REFUSED) for each in said.values()}) == 1 and len(said) > PEERS:
+    tags = {each.get("tag") for each in said.values()}
+    if len(tags) == 1 and None not in tags and len(said) > PEERS:
         return
     why = next((_why(each) for each in said.values() if REFUSED in each), "their secrets differ")
     raise RunError(f"privacy.mode: clients {sorted(said)[:12]} came to no agreement: {why}; start the run anew")

@@ -2,8 +2,8 @@
 
 Flower serialises an array when its record is built and parses it each time it is read. `Array` has the same wire form
 and is serialised only when a transport asks for the bytes, so messages that stay in one process cost no copy; there a
-tensor arrives as the tensor that it is, on its device. `view`
-reads an array that came from elsewhere straight from its buffer, checking its header against what it claims.
+tensor arrives as the tensor that it is, on its device. `view` reads an array that came from elsewhere straight from its
+buffer, checking its header against what it claims.
 
 A vector of any kind goes as it is, or in fewer bits a value; see `rounding`.
 """
@@ -25,11 +25,7 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import ShapeError, WireError
 from dqnfed_flwr.types import FloatArray, on_host
-from dqnfed_flwr.wire.rounding import BLOCK as BLOCK
-from dqnfed_flwr.wire.rounding import CODES as CODES
-from dqnfed_flwr.wire.rounding import FLOATS as FLOATS
-from dqnfed_flwr.wire.rounding import SCALES as SCALES
-from dqnfed_flwr.wire.rounding import Brief, Codec, Parts, Plain, Rounded, Shape, floats
+from dqnfed_flwr.wire.rounding import FLOATS, Brief, Codec, Parts, Plain, Rounded, Shape, floats
 
 if TYPE_CHECKING:
     from dqnfed_flwr.types import Vector

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dqnfed_flwr.errors import WireError
 from dqnfed_flwr.wire.codecs import VECTORS, Array, of_kind, view
 
-MASKED, ASK, REFUSED, PEERS, SUMMAND = "masked", "ask", "refused", "peers", "summand"
+MASKED, ASK, REFUSED, NAMED, SUMMAND = "masked", "ask", "refused", "peers", "summand"
 """Keys."""
 
 

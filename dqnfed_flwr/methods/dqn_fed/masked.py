@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dqnfed_flwr.linalg.min_norm import GramSolution, one_sided_weights
-from dqnfed_flwr.masked import MOST
+from dqnfed_flwr.masked import ALONG, MOST
 from dqnfed_flwr.masked.sketch import LONGEST
 from dqnfed_flwr.methods._base import Method, RoundRows, answer
 from dqnfed_flwr.methods.dqn_fed.anchored import fit_clients, limit_spread
@@ -29,8 +29,6 @@ from dqnfed_flwr.methods.server_memory import MomentumSettings
 from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.types import Combination, Extras, Float64Array, RoundBatch, Sees
 
-ALONG = "along"
-"""The figure of a client: g_k . u_{t-1}."""
 ANCHORS = ("momentum", "fedsgd")
 """What fits into the one sum."""
 MARGIN = 1.0

@@ -15,8 +15,8 @@ from dqnfed_flwr.errors import WireError
 from dqnfed_flwr.params import digest, line_point
 from dqnfed_flwr.types import FloatArray, on_host
 from dqnfed_flwr.wire import Course, Leg, encode_course
-from dqnfed_flwr.wire.codecs import CODES, KINDS, SCALES
-from dqnfed_flwr.wire.rounding import Parts
+from dqnfed_flwr.wire.codecs import KINDS
+from dqnfed_flwr.wire.rounding import CODES, SCALES, Parts
 from dqnfed_flwr.wire.task import _decode_course
 
 DIM, BITS = 300, 8

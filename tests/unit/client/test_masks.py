@@ -10,9 +10,10 @@ import pytest
 from flwr.app import Context, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from dqnfed_flwr.client.masks import ALONG, Masks, masks_of
+from dqnfed_flwr.client.masks import Masks, masks_of
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.masked import ALONG
 from dqnfed_flwr.masked.member import RefusedError
 from dqnfed_flwr.masked.secrets import signing_public
 from dqnfed_flwr.types import ClientReply, ClientTask

@@ -25,7 +25,7 @@ from dqnfed_flwr.strategy.strategy import GradientStrategy
 from dqnfed_flwr.telemetry.events import Cost
 from dqnfed_flwr.wire import VECTORS, decode_task
 from dqnfed_flwr.wire.codecs import Array
-from dqnfed_flwr.wire.masked import ASK, SUMMAND, decode_masked
+from dqnfed_flwr.wire.masked import ASK, NAMED, REFUSED, SUMMAND, decode_masked, encode_masked
 from tests.helpers.masked import key_of
 from tests.helpers.runs import TINY, Stop, StopAfter, changed
 
@@ -150,6 +150,27 @@ def test_client_gone_in_a_sum_costs_a_sum_and_no_run(said: list[str]) -> None:
     assert all(event.losses_after <= event.losses_before for event in found.events if event.status == "no-step")
 
 
+@pytest.mark.parametrize(
+    ("ask", "lie"),
+    [
+        ("hello", {"public": 5, "signature": [6]}),
+        ("hello", {"public": b"short", "signature": b"too"}),
+        ("hello", {"tag": b"t" * 32}),
+        ("hello", {"tag": [1, 2]}),
+        ("invite", {"boxes": [1, 2, 3, 4]}),
+        ("invite", {"boxes": [b"short"] * 4}),
+        ("invite", {REFUSED: 7, NAMED: 3}),
+        ("invite", {REFUSED: "no", NAMED: ["x"]}),
+    ],
+)
+def test_nonsense_of_one_client_costs_the_others_no_agreement(ask: str, lie: dict[str, Any]) -> None:
+    def lies(reply: Message, question: Message, client: int) -> Message:
+        return Message(encode_masked(lie), reply_to=question) if client == 2 and asks(question) == ask else reply
+
+    found = served({"rounds": 2}, Meddled(lies))
+    assert [event.votes.heard for event in found.events] == [(0, 1, 3, 4)] * 2
+
+
 def test_wrong_summand_makes_no_step(said: list[str]) -> None:
     def lie(reply: Message, question: Message, client: int) -> Message:
         if asks(question) == "sum" and client == 1:
@@ -217,7 +238,7 @@ def test_site_that_asks_for_masks_gives_an_open_run_nothing() -> None:
     served({"rounds": 1}, nodes=asking)
 
 
-REFUSED = {
+METHODS = {
     "median": "values of single rows",
     "trimmed-mean": "values of single rows",
     "fedlf": "values of single rows",
@@ -233,10 +254,10 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("method", REFUSED)
+@pytest.mark.parametrize("method", METHODS)
 def test_method_that_needs_more_is_refused_by_name_before_anything_is_sent(method: str) -> None:
     clients = Meddled()
-    with pytest.raises(ConfigError, match=REFUSED[method]) as caught:
+    with pytest.raises(ConfigError, match=METHODS[method]) as caught:
         served({"method": method}, clients)
     assert method in str(caught.value)
     assert "privacy.mode open" in str(caught.value)

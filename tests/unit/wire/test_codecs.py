@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import ShapeError, WireError
 from dqnfed_flwr.types import FloatArray
-from dqnfed_flwr.wire.codecs import BLOCK, CODES, KINDS, SCALES, WHOLE, KindName
-from dqnfed_flwr.wire.rounding import SWEEP, Brief, Parts, Rounded
+from dqnfed_flwr.wire.codecs import KINDS, WHOLE, KindName
+from dqnfed_flwr.wire.rounding import BLOCK, CODES, SCALES, SWEEP, Brief, Parts, Rounded
 
 BITS = (2, 4, 8)
 bits_of = pytest.mark.parametrize("bits", BITS)
