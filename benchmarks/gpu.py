@@ -1,4 +1,4 @@
-"""One card, all of it, meant for six minutes: bits, tests, seconds of a round beside a plain torch loop, server work, memory.
+"""One card, meant for six minutes: bits, tests, seconds of a round beside a plain torch loop, server work, memory.
 
 A round takes a full gradient of every client: of ResNet-18 with GroupNorm on images of noise of CIFAR's size, by a
 step with a fixed rate, by FedAvg with one step of all samples, and by the defaults; and of adapters in a transformer on
