@@ -18,7 +18,7 @@ from dqnfed_flwr.run_files import EVENTS, MODEL
 from dqnfed_flwr.telemetry.event_log import read_events
 from dqnfed_flwr.telemetry.events import RoundEvent
 from tests.helpers import devices
-from tests.helpers.netns import SERVER, Host, Missing, hosts
+from benchmarks._hosts import SERVER, Host, Missing, hosts
 from tests.helpers.replay import replayed
 from tests.helpers.trials import NODES, SETTINGS, usual_seconds
 

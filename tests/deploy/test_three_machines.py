@@ -17,7 +17,7 @@ from benchmarks._programs import free_ports, listening, wait_for
 from dqnfed_flwr.deploy.registry import listed
 from dqnfed_flwr.deploy.superlink import link_of
 from tests.helpers import devices
-from tests.helpers.netns import SERVER, Host, Missing, hosts
+from benchmarks._hosts import SERVER, Host, Missing, hosts
 from tests.helpers.shells import Shells
 
 pytestmark = pytest.mark.deploy

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks._programs import Program, wait_for
-from tests.helpers.netns import Missing
+from benchmarks._hosts import Missing
 from tests.helpers.processes import child
 
 ROOT = Path(__file__).parents[2]
