@@ -10,10 +10,14 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 from benchmarks._programs import Program, die_with_parent
 
@@ -52,7 +56,8 @@ def said(*command: str) -> str:
 def alone(arguments: Sequence[str]) -> int:
     """Run a program in namespaces of its own, as their root; the status with which it ended.
 
-    The kernel ends all that it started, and removes its hosts, when it ends or this process does, in whatever way.
+    The kernel ends all that it started, and removes its hosts, when it ends or this process does, in whatever way; its
+    temporary files go unless this process is killed.
 
     Raises
     ------
@@ -60,12 +65,20 @@ def alone(arguments: Sequence[str]) -> int:
         If this process may not have such namespaces.
     """
     call(*NAMESPACES, "true")
-    environment = {**os.environ, ALONE: "1"}
-    process = subprocess.Popen([*NAMESPACES, *arguments], env=environment, preexec_fn=die_with_parent())
-    try:
-        return process.wait()
-    finally:
-        process.kill()
+    before = signal.signal(signal.SIGTERM, _leave)
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, ALONE: "1", "TMPDIR": folder}
+        process = subprocess.Popen([*NAMESPACES, *arguments], env=environment, preexec_fn=die_with_parent())
+        try:
+            return process.wait()
+        finally:
+            process.kill()
+            process.wait()
+            signal.signal(signal.SIGTERM, before)
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 class Host:

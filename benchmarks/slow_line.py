@@ -4,7 +4,7 @@ FedAvg with float32, DQN-Fed as it is by default, and with short messages, each 
 gradient of a model of 10 million parameters, without evaluation. Two federations, with hosts and lines of their own,
 share the machine, and each has some of the runs, one after the other. Seconds are medians of the time between the ends
 of rounds; the first round, which has two exchanges, and the last, whose exchange brings no gradients, are left out.
-Beside them are the seconds that `dqnfed run --dry-run --line` says, and what the lines carried over what the run counts.
+Beside them are the seconds that `dqnfed run --dry-run --line` says, and what lines carried over what the run counts.
 
 Hosts are network namespaces of this process alone. It takes about nine minutes, and Linux with `unshare`, `ip`, `tc`.
 """
@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from queue import Queue
+from queue import Empty, Queue
 from typing import Any
 
 from benchmarks._common import Bar, Json, arguments, quiet, report, settings_of
@@ -47,7 +47,7 @@ BARS = tuple(Bar(f"{name}_over_fedavg", "<=", 0.3) for name in SHORT)
 MODEL = "benchmarks._fedavg_app:ten_million"
 MORE_SHORT = 3
 """Rounds with short messages that are timed for each with whole ones."""
-MOST_CLIENTS = 4
+MOST_CLIENTS, MOST_SECONDS = 4, 1800.0
 
 
 def settings_for(name: str, clients: int, timed: int, more: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def said_before(settings: Mapping[str, Any], line: Line) -> dict[str, Json]:
 def measured(
     name: str, federation: Loopback, lines: Sequence[Host], place: Path, settings: Mapping[str, Any]
 ) -> dict[str, Json]:
-    """Seconds a round of a run, its exchanges a timed round, and what its lines carried over what it counts."""
+    """Seconds a round of a run, exchanges of those timed, replies dropped in all, what lines carried over its count."""
     output, app = (place / f"{part}-{name.replace('/', '-')}" for part in ("run", "app"))
     before = sum(sum(host.carried()) for host in lines)
     run_id = federation.submit({**settings, "output": str(output)}, app)
@@ -74,31 +74,37 @@ def measured(
     if (status := federation.await_end(run_id)) != "finished:completed":
         raise SystemExit(f"{name} ended as {status}: {federation.story(run_id)}")
     carried = sum(sum(host.carried()) for host in lines) - before
-    costs = [event.cost for event in read_result(output).events]
+    events = read_result(output).events
+    costs = [event.cost for event in events]
     timed = costs[1:-1]
     return {
         "seconds": seconds(name, ends[:-1])[f"{name}_seconds"],
         "rounds": len(timed),
         "exchanges": sum(cost.exchanges for cost in timed) / len(timed),
+        "dropped": sum(len(event.dropped) for event in events),
         "carried": carried / sum(cost.bytes_up + cost.bytes_down for cost in costs),
     }
 
 
 def side_by_side(works: Sequence[Callable[[], dict[str, Json]]]) -> list[dict[str, Json]]:
-    """What the works come to, each in a thread; the first failure ends the wait for the others."""
+    """What the works come to, each in a thread; the first failure, or `MOST_SECONDS`, ends the wait for the others."""
     ended: Queue[tuple[int, dict[str, Json] | BaseException]] = Queue()
 
     def carry_out(number: int, work: Callable[[], dict[str, Json]]) -> None:
         try:
             ended.put((number, work()))
-        except BaseException as error:  # noqa: BLE001  # raised again below
+        except BaseException as error:  # raised again below
             ended.put((number, error))
 
     for number, work in enumerate(works):
         threading.Thread(target=carry_out, args=(number, work), daemon=True).start()
     found: dict[int, dict[str, Json]] = {}
+    end = time.monotonic() + MOST_SECONDS
     while len(found) < len(works):
-        number, come = ended.get()
+        try:
+            number, come = ended.get(timeout=max(0.0, end - time.monotonic()))
+        except Empty:
+            raise SystemExit(f"slow_line: not over within {MOST_SECONDS:.0f} s; run it on an idle machine") from None
         if isinstance(come, BaseException):
             raise come
         found[number] = come
@@ -174,7 +180,7 @@ def main(given: Sequence[str] | None = None) -> None:
         found = measure(settings, options.clients, line)
     except Missing as missing:
         raise SystemExit(
-            f"slow_line: this machine gives no lines of their own to its hosts ({missing}); run it on Linux as root, or "
+            f"slow_line: no hosts with lines of their own on this machine ({missing}); run it on Linux as root, or "
             "where user namespaces are allowed, with unshare, ip, tc and the kernel's bridge, veth and tbf"
         ) from None
     report("slow line", figures_of(said, {name: found[name] for name in options.only}), BARS, options.json)
