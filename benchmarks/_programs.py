@@ -65,7 +65,7 @@ class Program:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=_die_with_parent(),
+                preexec_fn=die_with_parent(),
             )
         self._groups.append(self.process.pid)
 
@@ -99,7 +99,7 @@ class Program:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
 
-def _die_with_parent() -> Callable[[], None] | None:
+def die_with_parent() -> Callable[[], None] | None:
     """What a child calls so that it is killed when this process dies, in whatever way; None where that cannot be.
 
     Linux sends the signal when the thread that started the child ends, so only the main thread can use it.

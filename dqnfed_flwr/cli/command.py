@@ -22,6 +22,8 @@ from dqnfed_flwr.errors import ConfigError, DQNFedError, writing
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from dqnfed_flwr.engine.dry_run import Line
+
 FAILED, MISUSED, LEFT_OUT, ENDED_EARLY, STALLED, INTERRUPTED = 1, 2, 3, 4, 5, 130
 Function = TypeVar("Function", bound=Callable[..., Any])
 Parameters = ParamSpec("Parameters")
@@ -41,6 +43,16 @@ Strict = Annotated[
 DryRunOption = Annotated[
     bool,
     typer.Option("--dry-run", help="Build model and data, show sizes, bytes and seconds of a round, and stop."),
+]
+LineOption = Annotated[
+    str,
+    typer.Option(
+        "--line",
+        metavar="RATE[/UP]",
+        show_default=False,
+        help="With --dry-run: say how long the messages of a round take on a client's line, such as 10Mbit, or "
+        "50Mbit/10Mbit for down and up.",
+    ),
 ]
 Jobs = Annotated[
     int | None, typer.Option("--jobs", "-j", min=1, metavar="N", help="Runs at a time; by default one a core.")
@@ -169,6 +181,19 @@ def command_given(*more: str, without: Collection[str] = ()) -> str:
     """The command that goes on in this process, for a shell: as it was given, `without` some words, and with `more`."""
     given: tuple[str, ...] = click.get_current_context().find_root().obj
     return shlex.join(["dqnfed", *(word for word in given if word not in without), *more])
+
+
+def line_of(text: str, *, dry: bool) -> Line | None:
+    """The line of `--line`, None where it is not given; `ConfigError` if it is unfit, or the run is not a `dry` one."""
+    if not text:
+        return None
+    from dqnfed_flwr.engine.dry_run import Line
+
+    if not dry:
+        raise ConfigError(
+            f"--line: found {text!r} without --dry-run; it says how long messages take, give --dry-run too"
+        )
+    return Line.of(text)
 
 
 @contextmanager

@@ -20,10 +20,12 @@ from dqnfed_flwr.cli.command import (
     Jobs,
     JsonPath,
     LeftOut,
+    LineOption,
     OverridesForAll,
     Stalled,
     Strict,
     command_given,
+    line_of,
     reported,
     show_files,
     tried,
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from dqnfed_flwr.compare.plan import Job, Plan
     from dqnfed_flwr.compare.results import Comparison
     from dqnfed_flwr.compare.row_specs import RowSpec
+    from dqnfed_flwr.engine.dry_run import Line
 
 
 class Select(StrEnum):
@@ -109,6 +112,7 @@ def compare(
     cpus_per_run: CpusPerRun = 1.0,
     gpus_per_run: GpusPerRun = 0.0,
     dry: DryRunOption = False,
+    line: LineOption = "",
     strict: Strict = False,
 ) -> None:
     """Compare methods on the same clients over several seeds.
@@ -140,7 +144,7 @@ def compare(
 
     elsewhere = carry_out_of(ray, cpus_per_run, gpus_per_run)
     how = How(command_given(), jobs, elsewhere, engine.value, select=select.value, last=last)
-    overrides, grids = overrides or [], grids or []
+    overrides, grids, on_line = overrides or [], grids or [], line_of(line, dry=dry)
     check_overrides(set_keys(overrides))
     if not grids and (grid_rounds is not None or grid_seed is not None):
         raise ConfigError("--grid-rounds and --grid-seed say how --grid is searched; give --grid KEY=V1,V2 too")
@@ -153,7 +157,7 @@ def compare(
         possible = plan.possible()
         _tell_of_plan(console, plan, possible, overrides)
         if dry:
-            _show_dry(console, plan, how)
+            _show_dry(console, plan, how, on_line)
             return
         _tell_of_models(console, possible)
         compared = carry_out(plan, console, against, how)
@@ -202,13 +206,13 @@ def carry_out(plan: Plan, console: Console, reference: RowSpec | None, how: How)
         raise Interrupted(f"finished runs are kept; go on with: {how.command}") from None
 
 
-def _show_dry(console: Console, plan: Plan, how: How) -> None:
+def _show_dry(console: Console, plan: Plan, how: How, line: Line | None) -> None:
     """What `--dry-run` shows; `ConfigError` if data or model of a row are at fault."""
     from dqnfed_flwr.cli.run import measured
     from dqnfed_flwr.report.table import comparison_tables
 
     found = [measured(plan.final(spec, spec.points[0])[0].settings) for spec in plan.specs]
-    for table in comparison_tables(plan, found, min(how.workers(plan.most_runs), plan.most_runs)):
+    for table in comparison_tables(plan, found, min(how.workers(plan.most_runs), plan.most_runs), line):
         console.print(table)
 
 

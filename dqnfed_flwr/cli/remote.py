@@ -13,10 +13,12 @@ from dqnfed_flwr.cli.command import (
     EndedEarly,
     Interrupted,
     LeftOut,
+    LineOption,
     Overrides,
     Stalled,
     Strict,
     ended_whole,
+    line_of,
     reported,
 )
 from dqnfed_flwr.errors import ConfigError, RunError
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from dqnfed_flwr.config import Settings
     from dqnfed_flwr.deploy.runs import Failure
     from dqnfed_flwr.deploy.superlink import SuperLink
+    from dqnfed_flwr.engine.dry_run import Line
 
 Where = Annotated[
     str,
@@ -55,6 +58,7 @@ def submit(
         ),
     ] = 3,
     dry: DryRunOption = False,
+    line: LineOption = "",
     strict: Strict = False,
 ) -> None:
     """Start a run on a SuperLink and follow it to its end.
@@ -75,10 +79,11 @@ def submit(
 
     if strict and not follow:
         raise ConfigError("--strict judges a run by its end, which --detach does not wait for; give one of the two")
+    on_line = line_of(line, dry=dry)
     settings = remote.server_settings(flat_config_elsewhere(config, overrides or []), output, resume=resume)
     link = connect(connection)
     if dry:
-        _show_dry(settings)
+        _show_dry(settings, on_line)
         return
     if words := remote.not_allowed(connection):
         typer.echo(f"dqnfed: {words}", err=True)
@@ -149,7 +154,7 @@ def stop(run: Which, connection: Where) -> None:
     typer.echo(f"run {run} is stopped")
 
 
-def _show_dry(settings: Settings) -> None:
+def _show_dry(settings: Settings, line: Line | None) -> None:
     """The run as far as it is known here: where data or model are on the nodes alone, that is said."""
     from rich.console import Console
 
@@ -163,7 +168,8 @@ def _show_dry(settings: Settings) -> None:
         text = f"The settings are sound. Sizes are not known here, for data or model are not: {error}"
         console.print(text, markup=False, highlight=False, soft_wrap=True)
         return
-    console.print(run_table("Nothing was submitted; seconds and samples are those of this machine", found, where))
+    title = "Nothing was submitted; seconds and samples are those of this machine"
+    console.print(run_table(title, found, where, line))
 
 
 def now() -> dt.datetime:

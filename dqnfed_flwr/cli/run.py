@@ -21,10 +21,12 @@ from dqnfed_flwr.cli.command import (
     Interrupted,
     JsonPath,
     LeftOut,
+    LineOption,
     Overrides,
     Stalled,
     Strict,
     command_given,
+    line_of,
     reported,
     show_files,
     tried,
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from dqnfed_flwr.config import Settings
-    from dqnfed_flwr.engine.dry_run import DryRun
+    from dqnfed_flwr.engine.dry_run import DryRun, Line
     from dqnfed_flwr.engine.result import RunResult
 
 RAY_ADDRESS = "RAY_ADDRESS"
@@ -77,6 +79,7 @@ def run(
         ),
     ] = "",
     dry: DryRunOption = False,
+    line: LineOption = "",
     strict: Strict = False,
 ) -> None:
     """Train one federation and show how fair it came out.
@@ -89,7 +92,7 @@ def run(
       dqnfed run digits --set rounds=100 --set split.alpha=0.1
       dqnfed run digits --set method=fedavg --set local.lr=0.1
       dqnfed run digits --preset paper
-      dqnfed run mine.yaml --dry-run
+      dqnfed run mine.yaml --dry-run --line 10Mbit
       dqnfed run mine.yaml --output runs/mine
       dqnfed run mine.yaml --output runs/mine --resume
       dqnfed run digits --quiet --json - | python -m json.tool
@@ -105,12 +108,12 @@ def run(
 
     if resume and overwrite:
         raise ConfigError("--resume goes on with the run in the folder, --overwrite replaces it; give one of the two")
-    overrides = overrides or []
+    overrides, on_line = overrides or [], line_of(line, dry=dry)
     settings = read_settings(config, overrides, output, preset=preset, resume=resume)
     tell_without_effect(given_keys(config, overrides), [settings])
     console = Console(stderr=json_path == "-", quiet=quiet)
     if dry:
-        _show_dry(console, settings, overwrite=overwrite)
+        _show_dry(console, settings, on_line, overwrite=overwrite)
         return
     with tried(json_path), _clients_on(ray, engine):
         result = _train_or_advise(settings, console, engine, overwrite=overwrite)
@@ -281,7 +284,7 @@ def measured(settings: Settings) -> DryRun:
         raise ConfigError(str(error)) from error
 
 
-def _show_dry(console: Console, settings: Settings, *, overwrite: bool) -> None:
+def _show_dry(console: Console, settings: Settings, line: Line | None, *, overwrite: bool) -> None:
     """What `--dry-run` shows of a run; `ConfigError` if its folder is at fault, too."""
     from dqnfed_flwr.engine.run_folder import guard_output
     from dqnfed_flwr.report.table import run_table
@@ -290,7 +293,7 @@ def _show_dry(console: Console, settings: Settings, *, overwrite: bool) -> None:
     if not settings.resume and not overwrite:
         guard_output(folder)
     where = f"{folder}" if folder else "none: nothing is written without --output"
-    console.print(run_table("Nothing was run", measured(settings), where))
+    console.print(run_table("Nothing was run", measured(settings), where, line))
 
 
 @contextmanager

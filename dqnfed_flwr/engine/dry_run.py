@@ -3,11 +3,12 @@
 A federation of a few of the run's clients, with the same data, model, method and share of them asked, goes through
 two rounds in this process, or more until one has no miss; two clients are asked in each, or as many as a masked sum
 needs. Bytes are those of a round without a miss. Seconds are an estimate, for they depend on the machine, on who is
-asked, and on what the server does with the rows of all.
+asked, and on what the server does with the rows of all. A `Line` says how long the bytes take on a client's line.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,7 +22,7 @@ from dqnfed_flwr.engine.in_process import OneSourceGrid
 from dqnfed_flwr.engine.run import choose_jobs, tell_of_tables, usable_cores
 from dqnfed_flwr.engine.server_run import tell_of_model
 from dqnfed_flwr.engine.start import initial_model
-from dqnfed_flwr.errors import RunError
+from dqnfed_flwr.errors import ConfigError, RunError
 from dqnfed_flwr.masked import PEERS
 from dqnfed_flwr.strategy.strategy import GradientStrategy
 from dqnfed_flwr.tasks import task_of
@@ -29,6 +30,49 @@ from dqnfed_flwr.telemetry.events import Listener, RoundEvent
 
 ASKED, ROUNDS, MORE = 2, 2, 4
 """Clients asked in a round, rounds that are measured, and further ones while none was without a miss."""
+UNITS = {"bit": 1.0, "kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9}
+"""Bits a second, by names that `tc` has as well."""
+_RATE = re.compile(r"(\d+(?:\.\d*)?|\.\d+) ?([A-Za-z]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """How fast a client's line is: bits a second to the client, and from it."""
+
+    down: float
+    up: float
+
+    @classmethod
+    def of(cls, text: str) -> Line:
+        """The line that `--line` names: one rate for both ways, as `10Mbit`, or down and up, as `50Mbit/10Mbit`.
+
+        Raises
+        ------
+        ConfigError
+            If it names none.
+        """
+        rates = [_bits(part.strip()) for part in text.split("/")]
+        if len(rates) > 2 or not all(rates):
+            raise ConfigError(
+                f"--line: found {text!r}; allowed is a number above 0 with {', '.join(UNITS)} (bits a second), for "
+                "both ways or for down/up; give 10Mbit, or 50Mbit/10Mbit"
+            )
+        return cls(rates[0], rates[-1])
+
+    def __str__(self) -> str:
+        down, up = (_rate_in_words(rate) for rate in (self.down, self.up))
+        return down if down == up else f"{down} down, {up} up"
+
+
+def _bits(text: str) -> float:
+    """Bits a second; 0 where the text says none."""
+    units, match = {unit.lower(): size for unit, size in UNITS.items()}, _RATE.fullmatch(text)
+    return float(match[1]) * units.get(match[2].lower(), 0.0) if match else 0.0
+
+
+def _rate_in_words(rate: float) -> str:
+    unit, size = next((item for item in reversed(UNITS.items()) if rate >= item[1]), ("bit", 1.0))
+    return f"{rate / size:g} {unit}/s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +91,10 @@ class DryRun:
         D, trainable parameters of the model.
     measured : int
         Clients asked in a round that was measured.
+    exchanges : int
+        Of a round without a miss: a masked sum, or a probe that goes out before the rows, is one more.
     bytes_up, bytes_down : float
-        Of one client that is asked, in a round without a miss: from it, and to it.
+        Of one client that is asked, in such a round: from it, and to it.
     seconds : float
         A client's share of such a round.
     jobs : int
@@ -60,6 +106,7 @@ class DryRun:
     own: bool
     dim: int
     measured: int
+    exchanges: int
     bytes_up: float
     bytes_down: float
     seconds: float
@@ -79,6 +126,10 @@ class DryRun:
     def round_seconds(self) -> float:
         """Estimated seconds of a round in process."""
         return self.seconds * self.settings.sampled / self.jobs
+
+    def on_line(self, line: Line) -> tuple[float, float]:
+        """Seconds that the bytes of a client in a round take on its `line`, down and up, which are not at once."""
+        return 8 * self.bytes_down / line.down, 8 * self.bytes_up / line.up
 
 
 def dry_run(settings: Settings) -> DryRun:
@@ -113,6 +164,7 @@ def dry_run(settings: Settings) -> DryRun:
         own=task_of(settings).source.kind == "task",
         dim=strategy.registry.form.dim,
         measured=asked,
+        exchanges=cost.exchanges - cost.misses,
         bytes_up=cost.bytes_up * share,
         bytes_down=cost.bytes_down * share,
         seconds=watch.seconds[usual.round] * share * scale,

@@ -20,7 +20,7 @@ from dqnfed_flwr.types import ACCURACY, Figure
 if TYPE_CHECKING:
     from dqnfed_flwr.compare.plan import Plan
     from dqnfed_flwr.compare.tables import Table as ComparisonTable
-    from dqnfed_flwr.engine.dry_run import DryRun
+    from dqnfed_flwr.engine.dry_run import DryRun, Line
     from dqnfed_flwr.engine.result import RunResult
 
 
@@ -191,8 +191,8 @@ OPTIONAL: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
 """Rows that stand in the table where they say something."""
 
 
-def run_table(title: str, found: DryRun, where: str) -> Table:
-    """Sizes, bytes and seconds of a run, and where it would write."""
+def run_table(title: str, found: DryRun, where: str, line: Line | None = None) -> Table:
+    """Sizes, bytes and seconds of a run, on a `line` too where one is given, and where it would write."""
     settings = found.settings
     each, all_rounds = f"{found.round_seconds:.2g}", duration(found.round_seconds * settings.rounds)
     return _lines(
@@ -204,6 +204,7 @@ def run_table(title: str, found: DryRun, where: str) -> Table:
             "rounds": str(settings.rounds),
             "bytes of a client in a round": f"{human_bytes(found.bytes_up)} up, {human_bytes(found.bytes_down)} down",
             "bytes of a round without a miss": f"{_round_bytes(found)} (up, down)",
+            **({"seconds on a line": _on_line(found, line)} if line else {}),
             "seconds of a round": f"about {each} here, in process; all rounds {all_rounds} ({_basis(found)})",
             "folder": where,
         },
@@ -237,19 +238,20 @@ def plan_lines(plan: Plan, rounds: int) -> dict[str, str]:
     }
 
 
-def comparison_tables(plan: Plan, found: Sequence[DryRun], workers: int) -> list[Table]:
+def comparison_tables(plan: Plan, found: Sequence[DryRun], workers: int, line: Line | None = None) -> list[Table]:
     """What is common to all rows, and sizes, bytes and seconds of a round of each; `found` are in the order of rows."""
     first = found[0]
     total = 0.0
     rows = Table(title="A round without a miss", title_justify="left")
-    for heading in ("", "bytes up", "bytes down", "seconds, about"):
+    for heading in ("", "bytes up", "bytes down", "seconds, about", *([f"a client's, on {line}"] if line else [])):
         rows.add_column(heading, justify="right" if heading else "left")
     for spec, one in zip(plan.specs, found, strict=True):
         asked, seconds = one.settings.sampled, one.seconds * one.settings.sampled
         searched = len(plan.search(spec)) * (plan.grid_rounds or one.settings.rounds)
         total += seconds * (len(plan.seeds) * one.settings.rounds + searched)
         up, down = human_bytes(asked * one.bytes_up), human_bytes(asked * one.bytes_down)
-        rows.add_row(Text(spec.title), up, down, f"{seconds:.2g}")
+        on_line = [duration(sum(one.on_line(line)))] if line else []
+        rows.add_row(Text(spec.title), up, down, f"{seconds:.2g}", *on_line)
     lines = {**data_lines(first), **plan_lines(plan, first.settings.rounds)}
     lines["time"] = f"about {duration(total / workers)} with {workers} processes ({_basis(first)})"
     return [_lines("Nothing was run", lines), rows]
@@ -266,6 +268,16 @@ def _lines(title: str, lines: Mapping[str, str]) -> Table:
 
 def _round_bytes(found: DryRun) -> str:
     return ", ".join(human_bytes(found.settings.sampled * each) for each in (found.bytes_up, found.bytes_down))
+
+
+def _on_line(found: DryRun, line: Line) -> str:
+    """What the messages of a client in a round take on its line."""
+    down, up = found.on_line(line)
+    exchanges = "one exchange" if found.exchanges == 1 else f"{found.exchanges} exchanges"
+    return (
+        f"{line}: {duration(down + up)} a round ({down:.2g} down, {up:.2g} up) in {exchanges}; a miss is another one. "
+        "Headers, computing and Flower's pauses come on top"
+    )
 
 
 def _basis(found: DryRun) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks._federation import Loopback, loopback, node
+from benchmarks._hosts import SERVER, Host, Missing, hosts
 from benchmarks._programs import wait_for
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.result import read_result
@@ -18,7 +19,6 @@ from dqnfed_flwr.run_files import EVENTS, MODEL
 from dqnfed_flwr.telemetry.event_log import read_events
 from dqnfed_flwr.telemetry.events import RoundEvent
 from tests.helpers import devices
-from tests.helpers.netns import SERVER, Host, Missing, hosts
 from tests.helpers.replay import replayed
 from tests.helpers.trials import NODES, SETTINGS, usual_seconds
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks._hosts import SERVER, Host, Missing, hosts
 from benchmarks._programs import Program, wait_for
 from dqnfed_flwr.engine.flwr_command import program
 from dqnfed_flwr.run_files import EVENTS, MODEL, RUN
-from tests.helpers.netns import SERVER, Host, Missing, hosts
 
 pytest.importorskip("ray", reason="Ray comes with the extra `simulation`")
 pytestmark = pytest.mark.deploy

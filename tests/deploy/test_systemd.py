@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks._federation import ONLINE_SECONDS, RUN_SECONDS, START_SECONDS
+from benchmarks._hosts import Missing
 from benchmarks._programs import wait_for
 from tests.helpers.machine import Machine, machine
 from tests.helpers.markdown import blocks
-from tests.helpers.netns import Missing
 
 pytestmark = pytest.mark.deploy
 PAGE = Path(__file__).parents[2] / "docs" / "deploy.md"

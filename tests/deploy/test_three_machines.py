@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 from benchmarks._federation import ONLINE_SECONDS, START_SECONDS
+from benchmarks._hosts import SERVER, Host, Missing, hosts
 from benchmarks._programs import free_ports, listening, wait_for
 from dqnfed_flwr.deploy.registry import listed
 from dqnfed_flwr.deploy.superlink import link_of
 from tests.helpers import devices
-from tests.helpers.netns import SERVER, Host, Missing, hosts
 from tests.helpers.shells import Shells
 
 pytestmark = pytest.mark.deploy

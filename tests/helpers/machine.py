@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks._hosts import Missing
 from benchmarks._programs import Program, wait_for
-from tests.helpers.netns import Missing
 from tests.helpers.processes import child
 
 ROOT = Path(__file__).parents[2]

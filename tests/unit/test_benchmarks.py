@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from flwr.app import Array
 
 from benchmarks import (
     _fedavg_app,
+    _hosts,
     agreement,
     chunks,
     client_rate,
@@ -28,6 +30,7 @@ from benchmarks import (
     server_memory,
     server_step,
     short_messages,
+    slow_line,
     spilled_rows,
     stragglers,
     streaming,
@@ -38,6 +41,7 @@ from benchmarks._gradient_sets import gradient_sets
 from dqnfed_flwr import wire
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import load_client
+from dqnfed_flwr.engine.dry_run import Line
 from dqnfed_flwr.engine.start import initial_model
 from dqnfed_flwr.guarantee.held_out import rises
 from dqnfed_flwr.linalg.rows import RowSet
@@ -48,7 +52,7 @@ Main = Callable[[Sequence[str]], None]
 
 BENCHMARKS = (
     *(server_step, method_step, server_memory, agreement, engine, client_rate, chunks, convex, round_files),
-    *(heldout, streaming, many_clients, spilled_rows, rounding, short_messages, stragglers),
+    *(heldout, streaming, many_clients, spilled_rows, rounding, short_messages, slow_line, stragglers),
 )
 
 
@@ -226,6 +230,87 @@ def test_short_messages_are_a_share_of_whole_ones(tmp_path: Path) -> None:
     assert [row["messages"] for row in record["runs"]] == ["FedAvg", *short_messages.BITS]
     assert [row["bits"] for row in record["coding"]] == [16, 8, 4]
     assert record["int8_coding_over_read"] > 0
+
+
+def test_a_slow_line_times_all_rounds_but_the_first_and_the_last_and_says_what_they_should_take() -> None:
+    settings = {name: slow_line.settings_for(name, 2, 2, {"model": "mlp"}) for name in slow_line.RUNS}
+    assert {name for lane in slow_line.LANES for name in lane} == set(settings)
+    assert {name: each["rounds"] - 2 for name, each in settings.items()} == {
+        **dict.fromkeys(("FedAvg", "DQN-Fed"), 2),
+        **dict.fromkeys(slow_line.SHORT, 6),
+    }
+    line = Line.of("1Mbit/2Mbit")
+    whole, short = (cast("dict[str, float]", slow_line.said_before(settings[name], line)) for name in ("FedAvg", "8/4"))
+    assert whole["said"] == pytest.approx(8 * whole["MB down"] + 4 * whole["MB up"])
+    assert short["MB down"] < 0.15 * whole["MB down"]
+    assert short["MB up"] < 0.3 * whole["MB up"]
+
+
+def test_a_slow_line_is_held_against_fedavg(capsys: pytest.CaptureFixture[str]) -> None:
+    one: dict[str, Json] = {"seconds": 10.0, "rounds": 1, "exchanges": 1.0, "dropped": 0, "carried": 1.05}
+    found: dict[str, dict[str, Json]] = {"FedAvg": one, "8/8": {**one, "seconds": 2.5}, "4/4": {**one, "seconds": 4.0}}
+    said: dict[str, dict[str, Json]] = {name: {"MB down": 1.0, "MB up": 1.0, "said": 9.0} for name in found}
+    figures = slow_line.figures_of(said, found)
+    assert (figures["8/8_over_fedavg"], figures["4/4_over_fedavg"]) == (0.25, 0.4)
+    report("slow line", figures, slow_line.BARS, "")
+    shown = capsys.readouterr().out
+    for words in ("<= 0.3  met", "<= 0.3  missed", "said", "carried", "FedAvg"):
+        assert words in shown
+    assert "8/8_over_fedavg" not in slow_line.figures_of(said, {"8/8": one})
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("--line 10Mbps", "--line: found '10Mbps'; allowed is"),
+        ("--clients 9", "--clients: found 9; allowed are 2 to 4"),
+        ("--timed 0", "--timed: found 0; allowed is 1 or more"),
+        ("--set rounds=9", "--set rounds: the benchmark sets it itself"),
+    ],
+)
+def test_a_slow_line_refuses_what_it_cannot_measure(given: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        slow_line.main(given.split())
+    assert words in capsys.readouterr().err
+
+
+def test_a_slow_line_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_hosts, "NAMESPACES", ("sh", "-c", "echo 'unshare: Operation not permitted' >&2; exit 1"))
+    with pytest.raises(SystemExit, match=r"\(sh .*Operation not permitted\); run it on Linux as root"):
+        slow_line.main([])
+
+
+def test_works_side_by_side_come_in_their_order_and_are_not_waited_for_once_one_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first_over = threading.Event()
+
+    def late() -> dict[str, Json]:
+        assert first_over.wait(10)
+        return {"who": "late"}
+
+    def soon() -> dict[str, Json]:
+        first_over.set()
+        return {"who": "soon"}
+
+    assert slow_line.side_by_side([late, soon]) == [{"who": "late"}, {"who": "soon"}]
+    never = threading.Event()
+
+    def hang() -> dict[str, Json]:
+        never.wait(60)
+        return {}
+
+    def fail() -> dict[str, Json]:
+        raise SystemExit("no round within 600 s")
+
+    try:
+        with pytest.raises(SystemExit, match="no round"):
+            slow_line.side_by_side([hang, fail])
+        monkeypatch.setattr(slow_line, "MOST_SECONDS", 0.1)
+        with pytest.raises(SystemExit, match=r"not over within 0 s; run it on an idle machine"):
+            slow_line.side_by_side([hang, soon])
+    finally:
+        never.set()
 
 
 def test_round_files_are_those_of_a_round_with_gradients(tmp_path: Path) -> None:

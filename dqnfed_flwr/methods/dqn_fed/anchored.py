@@ -235,7 +235,9 @@ class AnchoredMethod(Method):
         weights[slots] = solution.weights
         weights[self._reference_slot(rows)] = 1.0
         if absent:
-            notes |= {"absent": float(len(absent)), "absent_left_out": float(heeded and slots is present)}
+            late = sum(item.late for item in self._absent.absent)
+            left_out = float(heeded and slots is present)
+            notes |= {"absent": float(len(absent)), "absent_late": float(late), "absent_left_out": left_out}
         return answer(weights, solution, excluded, notes=notes)
 
     def _one_sided_step(self, batch: RoundBatch, rows: RoundRows) -> Combination:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -44,12 +45,32 @@ def test_a_submission_is_shown_as_far_as_it_is_known_here(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
+def test_a_line_is_reckoned_with(folder: Path) -> None:
+    words = [*SMALL, "--set=method=fedavg", "--dry-run", "--line", "20kbit/10kbit"]
+    for command in (("run", "digits"), ("submit", "digits", "hospital")):
+        shown = " ".join(re.sub("[│\\s]+", " ", call(*command, *words).stdout).split())
+        assert "on a line 20 kbit/s down, 10 kbit/s up: 3.2 seconds a round (1.1 down, 2.2 up) in one" in shown
+    table = call("compare", "digits", *SMALL, "--methods=fedavg", "--seeds=0", "--dry-run", "--line=10kbit").stdout
+    assert "on 10 kbit/s" in table
+    assert "4.3 seconds" in table
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", [("run",), ("compare",), ("submit",)], ids=" ".join)
+def test_a_line_without_a_dry_run_is_refused(command: tuple[str, ...]) -> None:
+    where = ["hospital"] if command == ("submit",) else []
+    result = call(*command, "digits", *where, "--line", "10Mbit")
+    assert result.exit_code == 2
+    assert "--line: found '10Mbit' without --dry-run; " in result.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("run", "digits", "--set", "rounds=0"), "rounds: "),
         (("run", "digits", "--set", "data=no.npz"), "no.npz"),
         (("run", "digits", "--set", "model=nothing:model"), "module 'nothing' cannot be imported"),
+        (("run", "digits", "--line", "10Mbps"), "--line: found '10Mbps'; allowed is a number above 0 with bit, kbit"),
         (("compare", "digits", "--set", "data=no.npz"), "no.npz"),
         (("submit", "digits", "hospital", "--set", "data=mine.npz"), "give an absolute path on the devices"),
         (("submit", "digits", "./hospital"), "no federation.toml there"),

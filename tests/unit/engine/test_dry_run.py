@@ -4,12 +4,13 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.engine.dry_run import DryRun, dry_run
+from dqnfed_flwr.engine.dry_run import DryRun, Line, dry_run
 from dqnfed_flwr.engine.run import run
-from dqnfed_flwr.errors import DataError, ModelError
+from dqnfed_flwr.errors import ConfigError, DataError, ModelError
 from dqnfed_flwr.report.table import duration
 from tests.helpers.runs import TINY
 
@@ -68,6 +69,41 @@ def test_masked_round_is_measured_with_the_exchange_for_its_sum() -> None:
     assert (found.measured, event.cost.exchanges) == (4, 2)
     assert found.bytes_up * 6 == pytest.approx(event.cost.bytes_up, rel=0.01)
     assert found.bytes_down * 6 == pytest.approx(event.cost.bytes_down, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"messages.row": 8, "messages.step": 4}, {"privacy.mode": "masked"}, {"method": "fedavg"}],
+    ids=["whole", "short", "masked", "fedavg"],
+)
+def test_seconds_on_a_line_are_those_of_the_bytes_that_a_run_counts(changes: dict[str, Any]) -> None:
+    clients, line = 4, Line.of("8Mbit/2Mbit")
+    found, settings = measured(clients=clients, rounds=8, model="mlp", **changes)
+    usual = [event.cost for event in run(settings).events[1:-1] if not event.cost.misses]
+    assert {cost.exchanges for cost in usual} == {found.exchanges}
+    down, up = found.on_line(line)
+    assert down == pytest.approx(np.median([cost.bytes_down for cost in usual]) / clients / 1e6, rel=0.02)
+    assert up == pytest.approx(np.median([cost.bytes_up for cost in usual]) / clients / 0.25e6, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("text", "down", "up", "words"),
+    [
+        ("10Mbit", 1e7, 1e7, "10 Mbit/s"),
+        ("1.5gbit / 200 kbit", 1.5e9, 2e5, "1.5 Gbit/s down, 200 kbit/s up"),
+        ("0.5bit", 0.5, 0.5, "0.5 bit/s"),
+    ],
+)
+def test_lines_are_named_as_tc_names_them(text: str, down: float, up: float, words: str) -> None:
+    assert Line.of(text) == Line(down, up)
+    assert str(Line.of(text)) == words
+
+
+@pytest.mark.parametrize("text", ["10", "Mbit", "0Mbit", "-1Mbit", "10Mbps", "1Mbit/", "1Mbit/2Mbit/3Mbit", "infMbit"])
+def test_what_names_no_line_is_refused_with_what_is_allowed(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"bit, kbit, Mbit, Gbit .* give 10Mbit") as refused:
+        Line.of(text)
+    assert repr(text) in str(refused.value)
 
 
 def test_stages_and_single_clients_are_measured_as_well() -> None:

@@ -135,7 +135,7 @@ def test_absent_clients_are_not_harmed_where_that_is_possible(
     decide(method, np.array([absent, absent]), clients=[0, 1], number=1)
     solved = decide(method, NOW, clients=[2, 3], number=2)
     np.testing.assert_allclose(solved.step, expected, atol=1e-14)
-    assert solved.combination.notes["absent"] == 2
+    assert (solved.combination.notes["absent"], solved.combination.notes["absent_late"]) == (2, 0)
     assert solved.combination.notes["absent_left_out"] == left_out
     assert (solved.slopes >= 5 / 8 * (1 - 1e-12)).all()
 
@@ -155,6 +155,7 @@ def test_a_late_row_asks_for_a_rate_where_nobody_waits(shared: dict[str, float],
     assert method.keep_late(0, 1, 2, lambda: np.array([0.0, 1.0]))
     solved = decide(method, NOW, clients=[2, 3], number=2)
     np.testing.assert_allclose(solved.step, expected, atol=1e-14)
+    assert (solved.combination.notes["absent"], solved.combination.notes["absent_late"]) == (1, 1)
     assert (solved.slopes >= 5 / 8 * (1 - 1e-12)).all()
 
 
