@@ -60,7 +60,12 @@ MODES = ("open", "masked")
 MODELS = {"mlp": "mlp", "conv": "benchmarks._inversion:conv"}
 SIDE, CLASSES, SHOWN, REBUILT = 16, 10, 8, 0.95
 GUESS, COLLUDES = "mean of the class", "masked, a client colludes"
-SETTINGS: dict[str, Any] = {"rounds": 1, "dqn-fed.anchor": "momentum", "dqn-fed.anchor-work": "gradient"}
+SETTINGS: dict[str, Any] = {
+    "rounds": 1,
+    "privacy.min-samples": 1,
+    "dqn-fed.anchor": "momentum",
+    "dqn-fed.anchor-work": "gradient",
+}
 Samples = tuple[Tensor, Tensor]
 """Images [..., C, H, W] with values from -1 to 1, and classes [...]."""
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.masked import ALONG, IDENTITY, PEERS_LIST
+from dqnfed_flwr.masked import ALONG, FLOOR, IDENTITY, PEERS_LIST
 from dqnfed_flwr.masked.member import Identity, Member, RefusedError, model_digest
 from dqnfed_flwr.masked.secrets import KEY, derive, digest, from_system, signing_public
 from dqnfed_flwr.types import ClientReply, on_host
@@ -38,11 +38,11 @@ class Masks:
     def __init__(self, identity: Identity) -> None:
         self._member = Member(identity)
 
-    def answer(self, asked: Mapping[str, Any]) -> RecordDict:
-        """What the client says to a question that is no task; a refusal in words."""
+    def answer(self, asked: Mapping[str, Any], samples: int) -> RecordDict:
+        """What the client, whose row is the mean of so many samples, says to a question that is no task; or why not."""
         member = self._member
         kinds: dict[str, Callable[[], RecordDict]] = {
-            "hello": lambda: encode_masked(member.hello()),
+            "hello": lambda: encode_masked(member.hello(samples)),
             "invite": lambda: encode_masked(member.invite(asked)),
             "deliver": lambda: encode_masked(member.deliver(asked)),
             "sum": lambda: encode_masked({}, member.summand(asked)),
@@ -94,9 +94,10 @@ def masks_of(settings: Settings, partition: int, context: Context) -> Masks | No
     if "num-partitions" not in node or "identity" in node or _in_supernode(context):  # simulations set the first
         private = read_identity(Path(str(node.get("identity", _folder() / IDENTITY))))
         pins = read_peers(Path(str(node.get("peers", _folder() / PEERS_LIST))))
-        return Masks(Identity(partition, private, pins.get, str(context.run_id), from_system))
-    draw = partial(_simulated, settings.seed, partition)
-    return Masks(Identity(partition, draw("identity"), _pins(settings.seed), "simulation", draw))
+        floor = max(_floor(node.get("min-samples", FLOOR)), settings.privacy.min_samples)
+        return Masks(Identity(partition, private, pins.get, str(context.run_id), from_system, floor))
+    draw, floor = partial(_simulated, settings.seed, partition), settings.privacy.min_samples
+    return Masks(Identity(partition, draw("identity"), _pins(settings.seed), "simulation", draw, floor))
 
 
 def read_identity(path: Path) -> bytes:
@@ -120,6 +121,13 @@ def read_peers(path: Path) -> dict[int, bytes]:
     if wrong := [partition for partition, key in found.items() if len(key) != KEY] or len(found) < len(peers):
         raise ConfigError(f"peers: {path}: keys need {KEY} bytes and partitions of their own, found {wrong}")
     return found
+
+
+def _floor(given: object) -> int:
+    """What a site says a sum must be of, whatever the server has set."""
+    if not str(given).isdecimal() or int(str(given)) < 1:
+        raise ConfigError(f"min-samples, in the node config: found {given!r}; give a whole number from 1")
+    return int(str(given))
 
 
 def _in_supernode(context: Context) -> bool:
