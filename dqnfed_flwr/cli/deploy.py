@@ -274,7 +274,24 @@ def refresh(directory: Directory) -> None:
     federation = read_plan(place)
     typer.echo(f"the federation is of flwr {federation.flwr} and dqnfed-flwr {federation.dqnfed}")
     if any("nodes" in path.relative_to(place).parts for path in written):
-        typer.echo("copy environment, commands.txt, node.toml and node.crt from each nodes/NAME to its device")
+        typer.echo("copy environment, commands.txt, node.toml and node.crt from each nodes/NAME to its device, and")
+        typer.echo("peers.toml, with identity.key where it was written now")
+
+
+@app.command()
+@reported
+def identity(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="On a device, the folder of its node.", readable=False)
+    ],
+) -> None:
+    """Make a node's identity key where it stays, and show its public half; none that is there is replaced.
+
+    identity.pub is for nodes/NAME of the federation's folder, where the key of that name is deleted, before `refresh`.
+    """
+    from dqnfed_flwr.deploy import identities
+
+    typer.echo(identities.make(_place(directory)))
 
 
 @app.command()

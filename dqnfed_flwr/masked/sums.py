@@ -85,6 +85,6 @@ def too_few(found: float, floor: int) -> str:
         return ""
     return (
         f"a sum that is one of {math.floor(found / NEARLY)} samples; {floor} are needed (privacy.min-samples, or "
-        "min-samples in a node's config), for of few each can be rebuilt: let clients with more samples, or more "
+        "min-samples in a node's config), as samples of few can be rebuilt: let clients with more samples, or more "
         "clients, take part, or take weights nearer to their numbers of samples"
     )

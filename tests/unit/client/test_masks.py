@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,27 @@ def test_node_of_a_supernode_draws_its_own_secrets_also_where_its_config_counts_
     real = masks_of(SETTINGS, 0, context)
     assert real is not None
     assert real.answer({"ask": "hello"}, 9) != simulated.answer({"ask": "hello"}, 9)
+
+
+def test_credentials_of_a_service_or_container_come_before_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = Context(1, 2, {"partition-id": 0}, RecordDict(), {})
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "folder" / "flwr"))
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path / "credentials"))
+    for place, salt in (("folder", ""), ("credentials", "another")):
+        (tmp_path / place).mkdir()
+        with (
+            pytest.raises(ConfigError, match=r"identity: .*folder/identity\.key")
+            if place == "folder"
+            else nullcontext()
+        ):
+            masks_of(SETTINGS, 0, context)
+        (tmp_path / place / "identity.key").write_text(key_of(0, salt=salt).hex())
+        (tmp_path / place / "peers.toml").write_text(f'[peers.a]\npartition = 0\nkey = "{"0" * 64}"\n')
+        found = masks_of(SETTINGS, 0, context)
+        assert found is not None
+        assert found._member.identity.private == key_of(0, salt=salt)
 
 
 def test_floor_of_a_real_node_is_its_own_and_the_run_may_only_raise_it(
