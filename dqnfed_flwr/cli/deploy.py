@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dqnfed_flwr.cli.command import FAILED, PlainTyper, reported
-from dqnfed_flwr.cli.deploy_programs import TAKES_OTHERS, flwr, superlink, supernode, warm
+from dqnfed_flwr.cli.deploy_programs import TAKES_OTHERS, flwr, identity, superlink, supernode, warm
 from dqnfed_flwr.deploy.files import alone, at_home
 from dqnfed_flwr.errors import RunError
 
@@ -280,22 +280,6 @@ def refresh(directory: Directory) -> None:
 
 @app.command()
 @reported
-def identity(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="On a device, the folder of its node.", readable=False)
-    ],
-) -> None:
-    """Make a node's identity key where it stays, and show its public half; none that is there is replaced.
-
-    identity.pub is for nodes/NAME of the federation's folder, where the key of that name is deleted, before `refresh`.
-    """
-    from dqnfed_flwr.deploy import identities
-
-    typer.echo(identities.make(_place(directory)))
-
-
-@app.command()
-@reported
 def check(
     directory: Annotated[
         Path,
@@ -352,6 +336,7 @@ def allow(
 
 for program in (flwr, superlink, supernode, warm):
     app.command(context_settings=TAKES_OTHERS)(program)
+app.command()(identity)
 
 
 def _place(directory: Path) -> Path:
