@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dqnfed_flwr.cli.command import FAILED, PlainTyper, reported
-from dqnfed_flwr.cli.deploy_programs import TAKES_OTHERS, flwr, superlink, supernode, warm
+from dqnfed_flwr.cli.deploy_programs import TAKES_OTHERS, flwr, identity, superlink, supernode, warm
 from dqnfed_flwr.deploy.files import alone, at_home
 from dqnfed_flwr.errors import RunError
 
@@ -274,7 +274,8 @@ def refresh(directory: Directory) -> None:
     federation = read_plan(place)
     typer.echo(f"the federation is of flwr {federation.flwr} and dqnfed-flwr {federation.dqnfed}")
     if any("nodes" in path.relative_to(place).parts for path in written):
-        typer.echo("copy environment, commands.txt, node.toml and node.crt from each nodes/NAME to its device")
+        typer.echo("copy environment, commands.txt, node.toml and node.crt from each nodes/NAME to its device, and")
+        typer.echo("peers.toml, with identity.key where it was written now")
 
 
 @app.command()
@@ -335,6 +336,7 @@ def allow(
 
 for program in (flwr, superlink, supernode, warm):
     app.command(context_settings=TAKES_OTHERS)(program)
+app.command()(identity)
 
 
 def _place(directory: Path) -> Path:

@@ -1,4 +1,4 @@
-"""The commands of `dqnfed deploy` that run a program of Flower: as an operator, or with what it lacks."""
+"""Commands of `dqnfed deploy` that run a program of Flower, as an operator or with what it lacks; and a site's own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from dqnfed_flwr.cli.command import reported
+from dqnfed_flwr.deploy.files import at_home
 from dqnfed_flwr.errors import ConfigError
 
 TAKES_OTHERS = {"allow_interspersed_args": False, "ignore_unknown_options": True}
@@ -105,3 +106,18 @@ def warm(
     from dqnfed_flwr.deploy.prefork import run_preforked
 
     run_preforked(command, keep, apps)
+
+
+@reported
+def identity(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="On a device, the folder of its node.", readable=False)
+    ],
+) -> None:
+    """Make a node's identity key where it stays, and show its public half; none that is there is replaced.
+
+    identity.pub is for nodes/NAME of the federation's folder, where the key of that name is deleted, before `refresh`.
+    """
+    from dqnfed_flwr.deploy import identities
+
+    typer.echo(identities.make(at_home(directory)))

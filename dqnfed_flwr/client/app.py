@@ -190,7 +190,7 @@ def _answer(message: Message, context: Context) -> Message:
     session = _session_of(context)
     session.load(context)
     if session.masks is not None and (asked := decode_masked(message.content)) is not None:
-        content = session.masks.answer(asked)
+        content = session.masks.answer(asked, session.client.averaged)
     else:
         try:
             content = wire.encode_reply(_work(session, session.read(message, context)))

@@ -1,7 +1,8 @@
 """What stands between a client's work and a server that is to see no gradient: `masked.member`, for the ClientApp.
 
-Over real nodes a client is who its folder says, by its private key and the list of its peers; node config may name
-other files (`identity`, `peers`). In a simulation the seed of the run stands for all secrets, and protects nobody.
+Over real nodes a client is who its private key and the list of its peers say. They lie among the credentials that
+systemd or a container gave it, or in its folder; node config may name other files (`identity`, `peers`). In a
+simulation the seed of the run stands for all secrets, and protects nobody.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.masked import ALONG, IDENTITY, PEERS_LIST
+from dqnfed_flwr.masked import ALONG, FLOOR, IDENTITY, PEERS_LIST
 from dqnfed_flwr.masked.member import Identity, Member, RefusedError, model_digest
 from dqnfed_flwr.masked.secrets import KEY, derive, digest, from_system, signing_public
 from dqnfed_flwr.types import ClientReply, on_host
@@ -38,11 +39,11 @@ class Masks:
     def __init__(self, identity: Identity) -> None:
         self._member = Member(identity)
 
-    def answer(self, asked: Mapping[str, Any]) -> RecordDict:
-        """What the client says to a question that is no task; a refusal in words."""
+    def answer(self, asked: Mapping[str, Any], samples: int) -> RecordDict:
+        """What the client, whose row is the mean of so many samples, says to a question that is no task; or why not."""
         member = self._member
         kinds: dict[str, Callable[[], RecordDict]] = {
-            "hello": lambda: encode_masked(member.hello()),
+            "hello": lambda: encode_masked(member.hello(samples)),
             "invite": lambda: encode_masked(member.invite(asked)),
             "deliver": lambda: encode_masked(member.deliver(asked)),
             "sum": lambda: encode_masked({}, member.summand(asked)),
@@ -92,11 +93,12 @@ def masks_of(settings: Settings, partition: int, context: Context) -> Masks | No
             )
         return None
     if "num-partitions" not in node or "identity" in node or _in_supernode(context):  # simulations set the first
-        private = read_identity(Path(str(node.get("identity", _folder() / IDENTITY))))
-        pins = read_peers(Path(str(node.get("peers", _folder() / PEERS_LIST))))
-        return Masks(Identity(partition, private, pins.get, str(context.run_id), from_system))
-    draw = partial(_simulated, settings.seed, partition)
-    return Masks(Identity(partition, draw("identity"), _pins(settings.seed), "simulation", draw))
+        private = read_identity(Path(str(node.get("identity", _place_of(IDENTITY)))))
+        pins = read_peers(Path(str(node.get("peers", _place_of(PEERS_LIST)))))
+        floor = max(_floor(node.get("min-samples", FLOOR)), settings.privacy.min_samples)
+        return Masks(Identity(partition, private, pins.get, str(context.run_id), from_system, floor))
+    draw, floor = partial(_simulated, settings.seed, partition), settings.privacy.min_samples
+    return Masks(Identity(partition, draw("identity"), _pins(settings.seed), "simulation", draw, floor))
 
 
 def read_identity(path: Path) -> bytes:
@@ -122,6 +124,13 @@ def read_peers(path: Path) -> dict[int, bytes]:
     return found
 
 
+def _floor(given: object) -> int:
+    """What a site says a sum must be of, whatever the server has set."""
+    if not str(given).isdecimal() or int(str(given)) < 1:
+        raise ConfigError(f"min-samples, in the node config: found {given!r}; give a whole number from 1")
+    return int(str(given))
+
+
 def _in_supernode(context: Context) -> bool:
     """Whether Flower runs this process for one node: `num-partitions` in a node config is not believed there."""
     with suppress(RuntimeError):  # Flower sets no identity in a simulation's workers, and there the server's elsewhere
@@ -129,16 +138,19 @@ def _in_supernode(context: Context) -> bool:
     return False
 
 
-def _folder() -> Path:
-    """The folder of a node, in which it keeps what is Flower's own; else the one where the process runs."""
-    home = os.environ.get("FLWR_HOME")
-    return Path(home).absolute().parent if home else Path.cwd()
+def _place_of(name: str) -> Path:
+    """A file of a node: among its credentials; else beside the folder of what is Flower's own, or where it runs."""
+    given, home = os.environ.get("CREDENTIALS_DIRECTORY"), os.environ.get("FLWR_HOME")
+    if given and Path(given, name).exists():
+        return Path(given, name)
+    return (Path(home).absolute().parent if home else Path.cwd()) / name
 
 
 def _lacks(key: str, path: Path, error: Exception) -> str:
     return (
-        f"{key}: {path}: cannot be read ({error}), and privacy.mode masked needs it; `dqnfed deploy init` and "
-        f"`refresh` make it in the node's folder: copy it, and name it as {key} in the node config if it lies elsewhere"
+        f"{key}: {path}: cannot be read ({error}), and privacy.mode masked needs it; `dqnfed deploy init`, `refresh` "
+        f"and `identity` make it in the node's folder: copy it, and name it as {key} in the node config if it lies "
+        "elsewhere"
     )
 
 

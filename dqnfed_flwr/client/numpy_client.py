@@ -70,6 +70,11 @@ class DQNFedClient(NumPyClient):
         """Bytes of its samples, as they were read and on the device, and of its buffers; without its memory."""
         return self._data.nbytes + (0 if self._worker is None else self._worker.nbytes)
 
+    @property
+    def averaged(self) -> int:
+        """Samples that its row is the mean of."""
+        return self._settings.local.averaged(self._data.count("train"))
+
     def work(
         self,
         task: ClientTask,

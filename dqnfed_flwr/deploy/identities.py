@@ -11,8 +11,9 @@ from pathlib import Path
 
 import tomli_w
 
-from dqnfed_flwr.deploy.files import is_there, write_private, write_public
+from dqnfed_flwr.deploy.files import as_owner, is_there, write_private, write_public
 from dqnfed_flwr.deploy.plan import Node
+from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.masked import IDENTITY, PEERS_LIST
 from dqnfed_flwr.masked.secrets import from_system, signing_public
 
@@ -20,19 +21,34 @@ PUBLIC = "identity.pub"
 """In hexadecimal, as the private key is."""
 
 
+def make(folder: Path) -> str:
+    """Make the key of a node in a folder; its public half. `ConfigError` if there is one already, or no folder."""
+    if there := [name for name in (IDENTITY, PUBLIC) if is_there(folder / name)]:
+        raise ConfigError(
+            f"{folder} has {' and '.join(there)} already, and no key is replaced; delete them for a new one"
+        )
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: No such folder; name that of a node, as it was copied from the server")
+    private = from_system(IDENTITY)
+    public = signing_public(private).hex()
+    with as_owner(folder):
+        write_private(folder / IDENTITY, private.hex().encode())
+        write_public(folder / PUBLIC, public)
+    return public
+
+
 def write(directory: Path, nodes: Sequence[Node]) -> list[Path]:
     """Make the keys of nodes that have none, and the list of all for each; the files that have changed.
 
-    A node whose folder is not kept here, or not its public key, is on no list.
+    A node whose folder is not kept here, or not its public key, is on no list. Where only the public one is, the site
+    has the other.
     """
     found = {node: directory / "nodes" / node.name for node in nodes}
     places = {node: place for node, place in found.items() if place.is_dir()}
     changed = []
     for place in places.values():
         if not is_there(place / IDENTITY) and not is_there(place / PUBLIC):
-            private = from_system(IDENTITY)
-            write_private(place / IDENTITY, private.hex().encode())
-            write_public(place / PUBLIC, signing_public(private).hex())
+            make(place)
             changed.append(place / IDENTITY)
     peers = {
         node.name: {"partition": node.partition, "key": (place / PUBLIC).read_text("ascii").strip()}

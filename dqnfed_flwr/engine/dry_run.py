@@ -24,6 +24,7 @@ from dqnfed_flwr.engine.server_run import tell_of_model
 from dqnfed_flwr.engine.start import initial_model
 from dqnfed_flwr.errors import ConfigError, RunError
 from dqnfed_flwr.masked import PEERS
+from dqnfed_flwr.strategy.masked_group import check_samples
 from dqnfed_flwr.strategy.strategy import GradientStrategy
 from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
@@ -143,7 +144,9 @@ def dry_run(settings: Settings) -> DryRun:
     tell_of_tables(settings)
     clients, few = count_samples(settings), _few(settings)
     forget_clients()
-    grid = OneSourceGrid(app, few.clients, settings.flat())
+    if resolve(settings).masked:
+        check_samples([client.train for client in clients], settings)
+    grid = OneSourceGrid(app, few.clients, {**settings.flat(), "privacy.min-samples": few.privacy.min_samples})
     watch = _Watch()
     strategy = GradientStrategy(few, listeners=[watch])
     try:
@@ -182,9 +185,8 @@ def _few(settings: Settings) -> Settings:
     start = settings.start.model_copy(update={"epochs": 0})
     # a length that grows after a probe trains at once, for the next round
     kept = {"max_factor": settings.step.start} if settings.step.probe_first else {}
-    return settings.model_copy(
-        update={**changes, **still, "start": start, "step": settings.step.model_copy(update=kept)}
-    )
+    still |= {"start": start, "privacy": settings.privacy.model_copy(update={"min_samples": 1})}
+    return settings.model_copy(update={**changes, **still, "step": settings.step.model_copy(update=kept)})
 
 
 def _mean(clients: Sequence[TargetSummary]) -> float:

@@ -4,6 +4,8 @@ PEERS = 3
 """Others that a client agrees with, and that take part in a sum, at least."""
 MOST = 0.5
 """The share of the weights of a sum that one client has at most."""
+FLOOR = 256
+"""Samples that a sum is of at least for a real node, unless its site says another number."""
 ALONG = "along"
 """The figure of a client: g_k . u_{t-1}."""
 IDENTITY, PEERS_LIST = "identity.key", "peers.toml"

@@ -4,7 +4,8 @@
 2. It answers exchanges in rising order, each once: no rotation turns two rows of a client.
 3. It gives one sum a model, and the product of its row with one vector. Asked for the very same again, it gives the
    very same.
-4. It gives no sum with fewer than `PEERS` others, nor one of which a client has more than `MOST` of the weights.
+4. It gives no sum with fewer than `PEERS` others, nor one of which a client has more than `MOST` of the weights, nor
+   one of fewer samples, as `sums.effective` counts them, than its floor. Peers tell it theirs in the agreement.
 
 A request that breaks one is refused in words, and changes nothing. Masks come from the whole request, its clients and
 weights: where the server tells two clients different things, their masks do not cancel.
@@ -23,7 +24,9 @@ from numpy.typing import NDArray
 from dqnfed_flwr.errors import DQNFedError
 from dqnfed_flwr.masked import MOST, PEERS
 from dqnfed_flwr.masked.secrets import (
+    BOX,
     KEY,
+    PART,
     SIGNATURE,
     Draw,
     agreed,
@@ -36,7 +39,7 @@ from dqnfed_flwr.masked.secrets import (
     unboxed,
 )
 from dqnfed_flwr.masked.sketch import rotated, sketched
-from dqnfed_flwr.masked.sums import HALF, Words, in_units, masked
+from dqnfed_flwr.masked.sums import HALF, Words, effective, in_units, masked, too_few
 from dqnfed_flwr.types import Float64Array, FloatArray, under
 
 Values = Mapping[str, Any]
@@ -55,7 +58,8 @@ class RefusedError(DQNFedError):
 class Identity:
     """Who a client is: its number, its private Ed25519 key, what it holds of its peers, and where secrets come from.
 
-    `pins` gives the public key of a client by its number, None for a stranger; `run` is what all clients call the run.
+    `pins` gives the public key of a client by its number, None for a stranger; `run` is what all clients call the run;
+    `floor` is of how many samples a sum must be at least.
     """
 
     client: int
@@ -63,6 +67,7 @@ class Identity:
     pins: Callable[[int], bytes | None]
     run: str
     draw: Draw
+    floor: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,7 @@ class Member:
     identity: Identity
     secrets: dict[str, bytes] = field(default_factory=dict, repr=False)
     pairs: dict[int, bytes] = field(default_factory=dict, repr=False)  # the secret of each pair, once all have agreed
+    samples: dict[int, int] = field(default_factory=dict)  # behind a row: its own, and of all once they have agreed
     exchange: int = 0  # the last that was answered
     model: bytes = b""  # whose row is kept
     row: FloatArray | None = field(default=None, repr=False)
@@ -95,16 +101,21 @@ class Member:
 
     # --- agreement ---
 
-    def hello(self) -> dict[str, Any]:
-        """The key of this run, signed; or, after the agreement, what shows that it is there."""
+    def hello(self, samples: int) -> dict[str, Any]:
+        """The key of this run, signed; or, after the agreement, what shows that it is there.
+
+        Its row is the mean of so many samples: what it says first holds for the run.
+        """
         if "group" in self.secrets:
             return self._agreed()
         own = self.secrets.setdefault("agreement", self.identity.draw("agreement"))
+        self.secrets.setdefault("root", self.identity.draw("root"))  # kept as long as that key: no key makes two boxes
+        self.samples.setdefault(self.identity.client, samples)
         public = agreement_public(own)
         return {"public": public, "signature": sign(self.identity.private, *self._signed(self.identity.client, public))}
 
     def invite(self, values: Values) -> dict[str, Any]:
-        """For each of the other clients a box with this client's part of the group's secret.
+        """For each of the other clients a box with this client's part of the group's secret, and its number of samples.
 
         `values` are `clients`, and what each said at `hello`.
         """
@@ -120,8 +131,8 @@ class Member:
             for client, public in zip(clients, publics, strict=True)
             if client != self.identity.client
         }
-        root = self.secrets.setdefault("root", self.identity.draw("root"))
-        part = derive(root, "part", everybody)  # one for each key of a box
+        count = self.samples[self.identity.client].to_bytes(PART - KEY, "big")
+        part = derive(self.secrets["root"], "part", everybody) + count  # one for each key of a box
         self.secrets |= {"everybody": everybody, "part": part}
         boxes = [boxed(self._box(self.identity.client, other), self.secrets["part"]) for other in self.pairs]
         return {"to": list(self.pairs), "boxes": boxes}
@@ -135,14 +146,17 @@ class Member:
         if not clients or sorted(self.pairs) != list(clients):
             raise RefusedError(f"boxes of clients {clients[:12]}; this client was invited with {[*self.pairs][:12]}")
         parts = {self.identity.client: self.secrets["part"]}
-        for client, box in zip(clients, _bytes(values, "boxes", clients, KEY + 16), strict=True):
+        for client, box in zip(clients, _bytes(values, "boxes", clients, BOX), strict=True):
             part = unboxed(self._box(client, self.identity.client), box)
             if part is None:
                 raise RefusedError(f"the box of client {client} was not made by it for this run", [client])
+            if not any(part[KEY:]):
+                raise RefusedError(f"client {client} says that its row is the mean of no sample", [client])
             parts[client] = part
         group = derive(b"".join(parts[client] for client in sorted(parts)), "group", self.secrets["everybody"])
         if self.secrets.setdefault("group", group) != group:
             raise RefusedError("this client agreed on another secret in this run; one agreement a run")
+        self.samples = {client: int.from_bytes(part[KEY:], "big") for client, part in parts.items()}
         return self._agreed()
 
     def _check_peers(self, clients: Sequence[int], publics: Sequence[bytes], signatures: Sequence[bytes]) -> None:
@@ -221,7 +235,7 @@ class Member:
             raise RefusedError(f"a sum of exchange {request.exchange}; the last row is of exchange {self.exchange}")
         if self.spent.get(request.model, said) != said:
             raise RefusedError("a second sum at one model; two of them tell more than the step")
-        check_request(request, {own, *self.pairs}, own)
+        check_request(request, self.samples, own, self.identity.floor)
         secret = derive(self.secrets["root"], "rounding", said)
         words = in_units(self.row, request.weights[request.clients.index(own)], request.unit, secret)
         if words is None:
@@ -236,6 +250,7 @@ class Member:
         """All of it as arrays: secrets, which stay on the client, too."""
         kept = {f"secret-{name}": value for name, value in self.secrets.items()}
         kept |= {f"pair-{client}": value for client, value in self.pairs.items()}
+        kept |= {f"samples-{client}": count.to_bytes(PART - KEY, "big") for client, count in self.samples.items()}
         kept |= {"model": self.model, "spent": b"".join(key + value for key, value in self.spent.items())}
         arrays: dict[str, NDArray[Any]] = {name: np.frombuffer(value, np.uint8) for name, value in kept.items()}
         arrays["exchange"] = np.array(self.exchange)
@@ -246,6 +261,7 @@ class Member:
         kept = {name: np.asarray(value).tobytes() for name, value in arrays.items() if value.dtype == np.uint8}
         self.secrets = under("secret-", kept)
         self.pairs = {int(client): value for client, value in under("pair-", kept).items()}
+        self.samples = {int(client): int.from_bytes(count, "big") for client, count in under("samples-", kept).items()}
         self.model, spent = kept.get("model", b""), kept.get("spent", b"")
         self.spent = {spent[at : at + KEY]: spent[at + KEY : at + 2 * KEY] for at in range(0, len(spent), 2 * KEY)}
         self.exchange, self.row = int(arrays["exchange"]) if "exchange" in arrays else 0, arrays.get("row")
@@ -267,11 +283,11 @@ def read_request(values: Values) -> SumRequest:
     return SumRequest(exchange, model, clients, tuple(weights), unit)
 
 
-def check_request(request: SumRequest, group: set[int], own: int) -> None:
-    """Refuse a sum that would tell more of one client than it may."""
+def check_request(request: SumRequest, samples: Mapping[int, int], own: int, floor: int) -> None:
+    """Refuse a sum that would tell more of one client than it may; the group are those whose `samples` are known."""
     clients, sizes = request.clients, [abs(weight) for weight in request.weights]
-    if own not in clients or not {*clients} <= group:
-        raise RefusedError(f"a sum of clients {list(clients)[:12]}; the group is {sorted(group)[:12]}")
+    if own not in clients or not {*clients} <= samples.keys():
+        raise RefusedError(f"a sum of clients {list(clients)[:12]}; the group is {sorted(samples)[:12]}")
     if len(clients) <= PEERS:
         raise RefusedError(f"a sum with {len(clients) - 1} others; {PEERS} are needed at least")
     total = math.fsum(sizes)
@@ -280,6 +296,8 @@ def check_request(request: SumRequest, group: set[int], own: int) -> None:
     if max(sizes) > MOST * total:
         first = clients[sizes.index(max(sizes))]
         raise RefusedError(f"client {first} has {max(sizes) / total:.0%} of the weights; {MOST:.0%} are allowed")
+    if words := too_few(effective(sizes, [samples[client] for client in clients]), floor):
+        raise RefusedError(words)
 
 
 def _numbers(values: Values, key: str) -> tuple[int, ...]:

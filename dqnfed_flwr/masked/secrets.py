@@ -30,6 +30,10 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 KEY = 32
 """Bytes of every key and secret here."""
 SIGNATURE = 64
+PART = KEY + 8
+"""Bytes of what clients send each other: a part of the group's secret, and a number."""
+BOX = PART + 16
+"""Bytes of a box around it."""
 _ONCE = bytes(12)
 """The nonce of boxes: each has a key of its own."""
 Draw = Callable[[str], bytes]

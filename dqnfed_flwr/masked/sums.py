@@ -13,15 +13,19 @@ right, by a secret of each client: who knew the draws could read signs of single
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dqnfed_flwr.masked import MOST
 from dqnfed_flwr.masked.secrets import stream
 from dqnfed_flwr.types import Float64Array, FloatArray
 
 HALF = 2**31
+NEARLY = 1 - 1e-9
+"""Of a number of samples, by which rounding may miss it."""
 Words = NDArray[np.uint32]
 
 
@@ -56,3 +60,31 @@ def opened(summands: Iterable[Words], unit: float) -> Float64Array:
     """The sum of what all the clients of a sum sent [D]."""
     total = sum(summands, np.uint32(0))
     return np.asarray(np.asarray(total, np.uint32).view(np.int32) * unit, np.float64)
+
+
+def effective(sizes: Sequence[float], samples: Sequence[int]) -> float:
+    """(sum_k c_k)^2 / sum_k (c_k^2 / n_k), the weights c_k being `sizes` >= 0, of rows that are means of n_k samples.
+
+    Each sample of client k has the weight w = c_k / n_k, and b samples alike have (sum w)^2 / sum w^2 = b (Kish 1965).
+    """
+    total = math.fsum(sizes)
+    return 1 / math.fsum((size / total) ** 2 / count for size, count in zip(sizes, samples, strict=True))
+
+
+def most(samples: Sequence[int]) -> float:
+    """The largest `effective` that any weights give: c_k = n_k, but none above `MOST` of their sum."""
+    largest = max(samples)
+    others = sum(samples) - largest
+    share = min(largest / (largest + others), MOST)
+    return 1 / (share**2 / largest + (1 - share) ** 2 / others)
+
+
+def too_few(found: float, floor: int) -> str:
+    """Why a sum of `found` samples is none to be given, empty where it is one; clients and server say it alike."""
+    if found >= floor * NEARLY:
+        return ""
+    return (
+        f"a sum that is one of {math.floor(found / NEARLY)} samples; {floor} are needed (privacy.min-samples, or "
+        "min-samples in a node's config), as samples of few can be rebuilt: let clients with more samples, or more "
+        "clients, take part, or take weights nearer to their numbers of samples"
+    )

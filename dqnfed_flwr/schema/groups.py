@@ -203,6 +203,10 @@ class LocalSettings(Group):
         le=1000,
     )
 
+    def averaged(self, samples: int) -> int:
+        """Of so many samples of a client, those that its row is the mean of."""
+        return min(samples, self.gradient_batch or samples)
+
 
 class CurvatureSettings(Group):
     """The rate d~_k = g_k . B_k g_k (18)."""
@@ -347,6 +351,13 @@ class PrivacySettings(Group):
         "open",
         "what the server sees of clients: each gradient, or inner products and one sum a model, see privacy.md",
         about="protocol",
+    )
+    min_samples: int = _wire(
+        256,
+        "samples, counted by their weights, that the one sum must be of; a real node does not go below its own number "
+        "(masked)",
+        read=lambda run: run.masked,
+        ge=1,
     )
 
 

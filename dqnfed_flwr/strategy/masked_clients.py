@@ -22,6 +22,7 @@ from dqnfed_flwr.errors import ConfigError, RunError, SumError
 from dqnfed_flwr.linalg.sketched_rows import SketchedRows
 from dqnfed_flwr.masked import ALONG, PEERS
 from dqnfed_flwr.masked.member import model_digest
+from dqnfed_flwr.masked.sums import effective, too_few
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.strategy.collect import Collected
@@ -64,7 +65,7 @@ class MaskedClients(OwnClients):
                 f"privacy.mode: masked, but local passes change the model's buffers ({next(iter(self._state.buffers))} "
                 "and others), which each client would send; use a model without, such as resnet18-gn"
             )
-        self._group = MaskedGroup(self._registry, self._grid, self._settings.deadline, self._settings.retries + 1)
+        self._group = MaskedGroup(self._registry, self._grid, self._settings)
         self._group.agree(self._state.cost)
 
     def check(self, collected: Collected, schedule: Schedule) -> None:
@@ -80,7 +81,8 @@ class MaskedClients(OwnClients):
         if not isinstance(rows, SketchedRows):
             raise RunError(f"rows of {type(rows).__name__}; masked clients send sketches")
         clients = {slot: client for client, slot in hearing.slots.items() if client in hearing.heard}
-        rows.ask_by(partial(self._sum, clients, schedule.tasks[schedule.train[0]].exchange))
+        samples = {client: reply.num_examples for client, reply in collected.trained.items()}
+        rows.ask_by(partial(self._sum, clients, samples, schedule.tasks[schedule.train[0]].exchange))
         if last is not None and self.method.reference_rows:
             said = {hearing.slots[client]: reply.figures[ALONG] for client, reply in collected.trained.items()}
             rows.know(rows.capacity - 1, last.step, said)
@@ -107,9 +109,23 @@ class MaskedClients(OwnClients):
         )
         return Direction(batch, nothing, self._state.buffers)
 
-    def _sum(self, clients: Mapping[int, int], exchange: int, weights: Mapping[int, float], longest: float) -> Tensor:
-        """The sum of rows by `weights`, which are by slot as `clients` are; `SumError` where it cannot be had."""
+    def _sum(
+        self,
+        clients: Mapping[int, int],
+        samples: Mapping[int, int],
+        exchange: int,
+        weights: Mapping[int, float],
+        longest: float,
+    ) -> Tensor:
+        """The sum of rows by `weights`, which are by slot as `clients` are; `SumError` where it cannot be had.
+
+        The clients refuse one of few samples, by what they told each other; here is known what they told the server.
+        """
         theta, cost = self._state.theta, self._state.cost
         by_client = {client: weights.get(slot, 0.0) for slot, client in clients.items()}
+        sizes, averaged = [abs(weight) for weight in by_client.values()], self._settings.local.averaged
+        found_in = effective(sizes, [averaged(samples[client]) for client in by_client])
+        if words := too_few(found_in, self._settings.privacy.min_samples):
+            raise SumError(f"clients {sorted(by_client)[:12]} would give {words}")
         found = self._group.sum(exchange, model_digest(theta.numpy()), by_client, longest, theta.numel(), cost)
         return torch.from_numpy(found).to(theta.dtype)

@@ -16,8 +16,9 @@ from flwr.serverapp import Grid
 from dqnfed_flwr import wire
 from dqnfed_flwr.errors import QuorumError, RunError, SumError, WireError
 from dqnfed_flwr.masked import MOST, PEERS
-from dqnfed_flwr.masked.secrets import KEY, SIGNATURE
-from dqnfed_flwr.masked.sums import opened, unit_for
+from dqnfed_flwr.masked.secrets import BOX, KEY, SIGNATURE
+from dqnfed_flwr.masked.sums import most, opened, too_few, unit_for
+from dqnfed_flwr.schema.run import RunSettings
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from dqnfed_flwr.strategy.exchange import send_and_receive
 from dqnfed_flwr.telemetry.events import Cost
@@ -26,19 +27,18 @@ from dqnfed_flwr.wire.masked import ASK, NAMED, REFUSED, decode_masked, decode_s
 
 Said = Mapping[str, Any]
 LENGTHS = {"public": KEY, "signature": SIGNATURE, "tag": KEY}
-BOX = KEY + 16
-"""Bytes of what clients say, and of each of their boxes; what is otherwise counts as not said."""
+"""Bytes of what clients say; what is otherwise counts as not said."""
 LONGEST_WORDS = 500
 
 
 class MaskedGroup:
-    """The members in `registry` as those who share secrets, reached over `grid` within `deadline` seconds a question.
+    """The members in `registry` as those who share secrets, reached over `grid` within a deadline a question.
 
-    A sum is asked for `tries` times.
+    A sum is asked for again as often as the `settings` say.
     """
 
-    def __init__(self, registry: ClientRegistry, grid: Grid, deadline: float, tries: int) -> None:
-        self._registry, self._grid, self._deadline, self._tries = registry, grid, deadline, tries
+    def __init__(self, registry: ClientRegistry, grid: Grid, settings: RunSettings) -> None:
+        self._registry, self._grid, self._settings = registry, grid, settings
 
     def agree(self, cost: Cost) -> None:
         """Have the members agree with each other, unless they have; what it takes is added to `cost`.
@@ -83,6 +83,9 @@ class MaskedGroup:
         """What each of a group answers when it is invited to it: boxes for the others, in their order, if it agrees."""
         if len(group) <= PEERS:
             raise QuorumError(f"privacy.mode: {len(group)} clients can take part in sums; {PEERS + 1} are needed")
+        check_samples(
+            [each.num_examples for client, each in self._registry.members.items() if client in group], self._settings
+        )
         publics, signatures = ([said[client][key] for client in group] for key in ("public", "signature"))
         asked = {ASK: "invite", "clients": list(group), "publics": publics, "signatures": signatures}
         answers = self._said(dict.fromkeys(group, asked), cost)
@@ -107,7 +110,7 @@ class MaskedGroup:
         asked = {ASK: "sum", "exchange": exchange, "model": model, "unit": unit, "clients": clients}
         asked["weights"] = [weights[client] for client in clients]
         total, missing, words = np.zeros(dim, np.uint32), {*clients}, ""
-        for _ in range(self._tries):
+        for _ in range(self._settings.retries + 1):
             for client, content in self._ask(dict.fromkeys(sorted(missing), asked), cost).items():
                 try:
                     total += decode_summand(content, dim)
@@ -132,7 +135,7 @@ class MaskedGroup:
             Message(contents[client], node, MessageType.EVALUATE, group_id="masked") for node, client in nodes.items()
         ]
         found: dict[int, RecordDict] = {}
-        for answer in send_and_receive(self._grid, messages, deadline=self._deadline):
+        for answer in send_and_receive(self._grid, messages, deadline=self._settings.deadline):
             try:
                 found[nodes[answer.node]] = answer.content()
             except WireError as error:
@@ -142,6 +145,13 @@ class MaskedGroup:
         cost.bytes_up += sum(map(wire.payload, found.values()))
         cost.add_time("exchange", since)
         return dict(sorted(found.items()))
+
+
+def check_samples(counts: Sequence[int], settings: RunSettings) -> None:
+    """Refuse (`QuorumError`) clients with so many samples, where no sum of those of a round can be one of enough."""
+    samples = sorted(map(settings.local.averaged, counts))[-settings.sampled :]
+    if words := too_few(most(samples), settings.privacy.min_samples):
+        raise QuorumError(f"privacy.mode: {len(counts)} clients, {len(samples)} a round, could give at best {words}")
 
 
 def _read(content: RecordDict) -> Said:

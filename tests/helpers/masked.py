@@ -14,20 +14,23 @@ from dqnfed_flwr.masked.sums import HALF
 from dqnfed_flwr.types import Float64Array
 
 RUN = "run 1"
+SAMPLES = 100
 
 
 def key_of(client: int, purpose: str = "identity", salt: str = "") -> bytes:
     return hashlib.sha256(f"{client} {purpose} {salt}".encode()).digest()
 
 
-def member(client: int, pins: Mapping[int, bytes] | None = None, *, run: str = RUN, salt: str = "") -> Member:
+def member(
+    client: int, pins: Mapping[int, bytes] | None = None, *, run: str = RUN, salt: str = "", floor: int = 1
+) -> Member:
     """A new client that knows everybody's key, or only those in `pins`; `salt` gives other secrets."""
     known = (lambda other: signing_public(key_of(other))) if pins is None else pins.get
-    return Member(Identity(client, key_of(client), known, run, lambda purpose: key_of(client, purpose, salt)))
+    return Member(Identity(client, key_of(client), known, run, lambda purpose: key_of(client, purpose, salt), floor))
 
 
-def invitation(members: Mapping[int, Member]) -> dict[str, Any]:
-    said = {client: members[client].hello() for client in sorted(members)}
+def invitation(members: Mapping[int, Member], samples: Mapping[int, int] | None = None) -> dict[str, Any]:
+    said = {client: members[client].hello((samples or {}).get(client, SAMPLES)) for client in sorted(members)}
     keys = ("public", "signature")
     publics, signatures = ([each[key] for each in said.values()] for key in keys)
     return {"clients": list(said), "publics": publics, "signatures": signatures}
@@ -39,8 +42,8 @@ def delivery(client: int, invited: Mapping[int, Mapping[str, Any]]) -> dict[str,
     return {"clients": others, "boxes": boxes}
 
 
-def agree(members: Mapping[int, Member]) -> None:
-    asked = invitation(members)
+def agree(members: Mapping[int, Member], samples: Mapping[int, int] | None = None) -> None:
+    asked = invitation(members, samples)
     invited = {client: each.invite(asked) for client, each in members.items()}
     tags = {each.deliver(delivery(client, invited))["tag"] for client, each in members.items()}
     assert len(tags) == 1

@@ -12,6 +12,7 @@ from torch import nn
 
 from benchmarks import inversion
 from benchmarks._inversion import LARGEST, correlations, gradients, unmixed
+from benchmarks._words import found
 from dqnfed_flwr.masked.sketch import sketched
 from dqnfed_flwr.models import build_model
 from dqnfed_flwr.params import ParamSpec
@@ -83,7 +84,17 @@ def test_a_small_report_tells_open_rows_and_the_sum_of_few_samples_from_what_is_
     assert abs(found["masked, as if not turned"]["own"]) < 0.3
     assert found["mean of the class"]["own"] == 0
     assert record["masked_over_guess"] > 0
+    read = {line["attack"]: (line["words"], line["once"]) for line in record["texts"]}
+    assert read["open"] == read["masked"] == (1, 1)
+    assert read["the most frequent words"][1] < 0.5
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_words_that_are_guessed_are_counted_once_each_and_as_many_as_there_are() -> None:
+    scores = torch.tensor([5.0, 4.0, 3.0, 2.0, 1.0])
+    group = torch.tensor([[0, 0], [4, 1]])  # guessed are 0, 1, 2
+    assert found([scores], [group]) == pytest.approx((2 / 3, 0.5))
+    assert found([scores, -scores], [torch.tensor([0]), torch.tensor([0])]) == (0.5, 0.5)
 
 
 def test_images_of_a_file_are_halved_and_scaled(tmp_path: Path) -> None:

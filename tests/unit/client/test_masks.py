@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,50 @@ def test_node_of_a_supernode_draws_its_own_secrets_also_where_its_config_counts_
     (tmp_path / "peers.toml").write_text(f'[peers.a]\npartition = 0\nkey = "{signing_public(key_of(0)).hex()}"\n')
     real = masks_of(SETTINGS, 0, context)
     assert real is not None
-    assert real.answer({"ask": "hello"}) != simulated.answer({"ask": "hello"})
+    assert real.answer({"ask": "hello"}, 9) != simulated.answer({"ask": "hello"}, 9)
+
+
+def test_credentials_of_a_service_or_container_come_before_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = Context(1, 2, {"partition-id": 0}, RecordDict(), {})
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "folder" / "flwr"))
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path / "credentials"))
+    for place, salt in (("folder", ""), ("credentials", "another")):
+        (tmp_path / place).mkdir()
+        with (
+            pytest.raises(ConfigError, match=r"identity: .*folder/identity\.key")
+            if place == "folder"
+            else nullcontext()
+        ):
+            masks_of(SETTINGS, 0, context)
+        (tmp_path / place / "identity.key").write_text(key_of(0, salt=salt).hex())
+        (tmp_path / place / "peers.toml").write_text(f'[peers.a]\npartition = 0\nkey = "{"0" * 64}"\n')
+        found = masks_of(SETTINGS, 0, context)
+        assert found is not None
+        assert found._member.identity.private == key_of(0, salt=salt)
+
+
+def test_floor_of_a_real_node_is_its_own_and_the_run_may_only_raise_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def floor(settings: dict[str, Any], **node: Any) -> int:
+        made = Settings.from_mapping({**SETTINGS.flat(), **settings})
+        found = masks_of(made, 0, Context(1, 2, {"partition-id": 0, **node}, RecordDict(), {}))
+        assert found is not None
+        return found._member.identity.floor
+
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flwr"))
+    (tmp_path / "identity.key").write_text(key_of(0).hex())
+    (tmp_path / "peers.toml").write_text(f'[peers.a]\npartition = 0\nkey = "{signing_public(key_of(0)).hex()}"\n')
+    low, high = {"privacy.min-samples": 1}, {"privacy.min-samples": 300}
+    assert [floor(each) for each in ({}, low, high)] == [256, 256, 300]
+    assert [floor(each, **{"min-samples": 1000}) for each in ({}, low, high)] == [1000, 1000, 1000]
+    assert [floor(each, **{"min-samples": "64"}) for each in ({}, low, high)] == [256, 64, 300]
+    assert floor(low, **{"num-partitions": 5}) == 1  # a simulation, which protects nobody
+    for wrong in (0, -1, 2.5, "many", True):
+        with pytest.raises(ConfigError, match=r"min-samples, in the node config: found .*; give a whole number from 1"):
+            floor({}, **{"min-samples": wrong})
 
 
 def test_secrets_are_not_in_what_is_printed() -> None:

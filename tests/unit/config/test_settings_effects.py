@@ -52,6 +52,7 @@ OTHER: dict[str, Scalar] = {
     "split.merge": "5,3,2",
     "split.groups": 3,
     "split.min-group-samples": 5,
+    "privacy.min-samples": 5000,
     "noise.clients": 1.0,
     "noise.level": 0.9,
     "attack.share": 0.4,

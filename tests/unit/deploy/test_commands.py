@@ -20,6 +20,7 @@ from dqnfed_flwr.deploy.commands import (
     supernode_arguments,
 )
 from dqnfed_flwr.deploy.plan import Federation, Node
+from dqnfed_flwr.masked import IDENTITY, PEERS_LIST
 
 UNITS = Path(__file__).parents[3] / "deploy" / "systemd"
 NODE = Node("node-0", 0, 9094)
@@ -102,7 +103,9 @@ PLACES = {
 def test_the_client_is_another_user_than_the_node_and_gets_its_secret_from_systemd() -> None:
     client, node = (section(f"dqnfed-{role}@.service", "Service") for role in ("clientexec", "supernode"))
     assert client["User"] != node["User"]
-    assert client["LoadCredential"] == "superexec.secret:/etc/dqnfed/nodes/%i/superexec.secret"
+    assert every("dqnfed-clientexec@.service", "LoadCredential") == [
+        f"{name}:/etc/dqnfed/nodes/%i/{name}" for name in ("superexec.secret", IDENTITY, PEERS_LIST)
+    ]
 
 
 SEEN = {

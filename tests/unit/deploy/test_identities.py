@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from dqnfed_flwr.cli.app import app
 from dqnfed_flwr.client.masks import read_identity, read_peers
 from dqnfed_flwr.deploy import identities
 from dqnfed_flwr.deploy.build import add_node, create, refresh, remove_node
@@ -63,6 +66,27 @@ def test_key_that_is_kept_elsewhere_is_not_made_anew(place: Path) -> None:
     refresh(place.parent)
     assert peers(place) == before
     assert not (place / "node-1" / IDENTITY).exists()
+
+
+def test_site_makes_its_own_key_and_the_server_takes_the_public_half(place: Path, tmp_path: Path) -> None:
+    site, before = tmp_path / "site", peers(place)
+    site.mkdir()
+    said = CliRunner().invoke(app, ["deploy", "identity", str(site)])
+    private = read_identity(site / IDENTITY)
+    assert (said.exit_code, said.stdout.strip()) == (0, signing_public(private).hex())
+    assert stat.S_IMODE((site / IDENTITY).stat().st_mode) == 0o600
+    (place / "node-1" / identities.PUBLIC).write_bytes((site / identities.PUBLIC).read_bytes())
+    (place / "node-1" / IDENTITY).unlink()
+    refresh(place.parent)
+    add_node(place.parent, "late")
+    assert peers(place) == {**before, 1: signing_public(private), 3: peers(place)[3]}
+    assert not (place / "node-1" / IDENTITY).exists()
+    again = CliRunner().invoke(app, ["deploy", "identity", str(site)])
+    assert again.exit_code != 0
+    assert "has identity.key and identity.pub already, and no key is replaced" in again.stderr
+    assert read_identity(site / IDENTITY) == private
+    nowhere = CliRunner().invoke(app, ["deploy", "identity", str(tmp_path / "none")])
+    assert "No such folder" in nowhere.stderr
 
 
 @pytest.mark.parametrize(

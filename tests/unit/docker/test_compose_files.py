@@ -14,6 +14,7 @@ import yaml
 
 from dqnfed_flwr.deploy.grpc_transport import CALLS, LARGEST_MESSAGE
 from dqnfed_flwr.deploy.http_transport import HEADER, REFUSED
+from dqnfed_flwr.masked import IDENTITY, PEERS_LIST
 
 DOCKER = Path(__file__).parents[3] / "docker"
 GATE = (DOCKER / "gate" / "nginx.conf").read_text("utf-8")
@@ -61,6 +62,10 @@ def services(name: str) -> dict[str, dict[str, Any]]:
 
 def networks(service: dict[str, Any]) -> set[str]:
     return set(service.get("networks", ()))
+
+
+def secrets_of(service: dict[str, Any]) -> set[str]:
+    return {each if isinstance(each, str) else each["source"] for each in service.get("secrets", ())}
 
 
 def listed(service: dict[str, Any], key: str) -> list[str]:
@@ -138,7 +143,7 @@ def test_networks_are_split(name: str) -> None:
 def test_each_service_sees_its_own_secrets_and_names_no_others(name: str) -> None:
     everything = stack(name)
     for service, found in everything["services"].items():
-        given = set(found.get("secrets", ()))
+        given = secrets_of(found)
         assert given <= set(everything["secrets"]), service
         used = set(re.findall(r"/run/secrets/([\w-]+)", " ".join(map(str, found.get("command", ())))))
         assert used <= given, service
@@ -147,6 +152,24 @@ def test_each_service_sees_its_own_secrets_and_names_no_others(name: str) -> Non
         for k in NODES:
             if f"node-{k}-key" in given:
                 assert service == f"supernode-{k}"
+            if f"node-{k}-identity" in given:
+                assert service == f"clientexec-{k}"
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_clients_find_their_identity_and_their_peers_where_they_look_for_them(name: str) -> None:
+    everything = stack(name)
+    for k in NODES:
+        found = everything["services"][f"clientexec-{k}"]
+        place = found["environment"]["CREDENTIALS_DIRECTORY"]
+        seen = {each["target"]: each["source"] for each in found["secrets"] if isinstance(each, dict)}
+        assert place == "/run/secrets"  # where a target without a folder lies, for reading
+        assert seen == {IDENTITY: f"node-{k}-identity", PEERS_LIST: f"node-{k}-peers"}
+        for file, secret in seen.items():
+            source = filled(everything["secrets"][secret]["file"])
+            assert source == (
+                "./insecure.txt" if name == "compose.insecure.yaml" else f"./federation/nodes/node-{k}/{file}"
+            )
 
 
 @pytest.mark.parametrize("name", STACKS)

@@ -10,7 +10,7 @@ import pytest
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.dry_run import DryRun, Line, dry_run
 from dqnfed_flwr.engine.run import run
-from dqnfed_flwr.errors import ConfigError, DataError, ModelError
+from dqnfed_flwr.errors import ConfigError, DataError, ModelError, QuorumError
 from dqnfed_flwr.report.table import duration
 from tests.helpers.runs import TINY
 
@@ -64,7 +64,10 @@ def test_with_sampling_two_clients_are_measured_among_as_many_as_keep_the_share(
 
 
 def test_masked_round_is_measured_with_the_exchange_for_its_sum() -> None:
-    found, settings = measured(clients=6, **{"method": "fedavg", "privacy.mode": "masked"})
+    few = {"method": "fedavg", "privacy.mode": "masked", "privacy.min-samples": 110}  # those of all, not of four
+    with pytest.raises(QuorumError, match=r"one of 1\d\d samples; 500 are needed"):
+        measured(clients=6, **{**few, "privacy.min-samples": 500})
+    found, settings = measured(clients=6, **few)
     event = run(settings).events[1]
     assert (found.measured, event.cost.exchanges) == (4, 2)
     assert found.bytes_up * 6 == pytest.approx(event.cost.bytes_up, rel=0.01)

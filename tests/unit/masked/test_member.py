@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dqnfed_flwr.masked.member import Member, RefusedError
 from dqnfed_flwr.masked.secrets import agreement_public, sign, signing_public
 from dqnfed_flwr.masked.sums import opened
-from tests.helpers.masked import RUN, agree, delivery, group, invitation, key_of, member, request, rows
+from tests.helpers.masked import RUN, SAMPLES, agree, delivery, group, invitation, key_of, member, request, rows
 
 MODEL = b"m" * 32
 
@@ -77,6 +77,50 @@ def test_who_is_told_something_else_spoils_the_sum_and_shows_nothing() -> None:
     total = opened(shown, asked["unit"])
     assert abs(np.corrcoef(total, given_rows.mean(axis=0))[0, 1]) < 0.1
     assert np.abs(total).max() > 100 * np.abs(given_rows).max()
+
+
+def floored(floor: int, samples: dict[int, int], client: int = 0) -> Member:
+    """A client with a floor, which has a row, in a group of clients with so many samples."""
+    members = {each: member(each, floor=floor if each == client else 1) for each in samples}
+    agree(members, samples)
+    members[client].hide(1, MODEL, rows(1, 20)[0])
+    return members[client]
+
+
+@pytest.mark.parametrize(
+    ("samples", "weights", "found"),
+    [
+        ([4, 4, 4, 4], [0.25] * 4, 16),
+        ([64, 64, 64, 64], [0.25] * 4, 256),
+        ([63, 64, 64, 64], [0.25] * 4, 254),
+        ([4, 1000, 1000, 1000], [0.25] * 4, 63),
+        ([4, 1000, 1000, 1000], [0.004, 0.332, 0.332, 0.332], 2983),
+        ([1000, 1000, 1000, 4], [0.5, 0.0, 0.0, -0.5], 15),
+    ],
+)
+def test_sum_of_few_samples_is_refused_by_what_peers_said_of_themselves(
+    samples: list[int], weights: list[float], found: int
+) -> None:
+    one, asked = floored(256, dict(enumerate(samples))), request(range(4), weights)
+    if found >= 256:
+        one.summand(asked)
+        return
+    with pytest.raises(RefusedError, match=rf"one of {found} samples; 256 are needed \(privacy\.min-samples"):
+        one.summand(asked)
+    assert not one.spent
+    reborn = member(0, floor=256)
+    reborn.load(one.export())
+    with pytest.raises(RefusedError, match=rf"one of {found} samples"):
+        reborn.summand(asked)
+
+
+def test_number_of_samples_is_what_a_client_said_first_and_must_be_some() -> None:
+    one = member(0)
+    one.hello(5)
+    one.hello(5000)
+    assert one.samples == {0: 5}
+    with pytest.raises(RefusedError, match=r"client 2 says that its row is the mean of no sample"):
+        agree({client: member(client) for client in range(4)}, {2: 0})
 
 
 @pytest.mark.parametrize(
@@ -149,7 +193,7 @@ def test_invitation_that_the_server_made_up_is_refused() -> None:
     other_run = sign(key_of(3), "dqnfed-flwr masked hello", "run 2", 3, asked["publics"][3])
     with pytest.raises(RefusedError, match=r"clients \[3\]"):
         members[0].invite({**asked, "signatures": [*asked["signatures"][:3], other_run]})
-    older = member(0, salt="an earlier life").hello()
+    older = member(0, salt="an earlier life").hello(SAMPLES)
     earlier = {key: [older[key[:-1]], *asked[key][1:]] for key in ("publics", "signatures")}
     with pytest.raises(RefusedError, match="with the key it gave"):
         members[0].invite({**asked, **earlier})
@@ -174,7 +218,7 @@ def test_box_of_another_or_for_another_is_refused() -> None:
 
 def test_one_agreement_a_run() -> None:
     members = group(4)
-    known = members[0].hello()
+    known = members[0].hello(SAMPLES)
     assert known["members"] == [0, 1, 2, 3]
     with pytest.raises(RefusedError, match="one agreement a run"):
         members[0].invite(invitation({client: member(client) for client in range(4)}))
@@ -191,7 +235,7 @@ def test_life_goes_on_with_the_same_bits_from_what_was_exported() -> None:
         reborn.summand(request(range(4), [0.2, 0.3, 0.25, 0.25]))
     np.testing.assert_array_equal(reborn.hide(2, b"n" * 32, row), members[0].hide(2, b"n" * 32, row))
     reborn.load({})
-    assert "public" in reborn.hello()
+    assert "public" in reborn.hello(SAMPLES)
 
 
 MODELS = [bytes([number]) * 32 for number in range(3)]
@@ -220,7 +264,7 @@ def test_no_sequence_of_messages_makes_a_client_give_two_sums_at_one_model(asked
     given_at: defaultdict[bytes, set[bytes]] = defaultdict(set)
     shown: defaultdict[int, set[bytes]] = defaultdict(set)
     plain: dict[str, Callable[[], object]] = {
-        "hello": one.hello,
+        "hello": lambda: one.hello(SAMPLES),
         "invite": lambda: one.invite(invited_with),
         "deliver": lambda: one.deliver(boxes),
         "reborn": lambda: one.load(copy.deepcopy(one.export())),
@@ -290,7 +334,7 @@ def _stages() -> dict[str, tuple[Member, dict[str, dict[str, Any]]]]:
         one = members[0]
         if not count:
             one = member(0)
-            one.hello()
+            one.hello(SAMPLES)
         if count > 1:
             one.deliver(delivery(0, invited))
         if count > 2:

@@ -3,12 +3,14 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
+from dqnfed_flwr.masked import MOST
 from dqnfed_flwr.masked.secrets import KEY, derive
-from dqnfed_flwr.masked.sums import HALF, in_units, masked, opened, unit_for
+from dqnfed_flwr.masked.sums import HALF, effective, in_units, masked, most, opened, too_few, unit_for
 from tests.helpers.masked import rows
 
 
@@ -64,3 +66,36 @@ def test_what_is_missing_of_a_sum_is_noise() -> None:
     total = np.sum(shown, axis=0, dtype=np.uint32)
     assert chisquare(np.bincount(total >> 24, minlength=256)).pvalue > 1e-3
     assert chisquare(np.bincount(total & 255, minlength=256)).pvalue > 1e-3
+
+
+COUNTS = st.lists(st.integers(1, 10**6), min_size=4, max_size=9)
+
+
+@given(COUNTS, st.data())
+def test_samples_of_a_sum_are_those_whose_equal_weights_vary_as_much(counts: list[int], data: st.DataObject) -> None:
+    """By every sample's own weight, w = c_k / n_k: (sum w)^2 / sum w^2."""
+    counts = [1 + count % 50 for count in counts]
+    sizes = data.draw(st.lists(st.floats(1e-3, 1e3), min_size=len(counts), max_size=len(counts)))
+    each = np.concatenate([np.full(count, size / count) for size, count in zip(sizes, counts, strict=True)])
+    assert effective(sizes, counts) == pytest.approx(each.sum() ** 2 / (each**2).sum())
+    assert effective(sizes, counts) == pytest.approx(effective([1e-300 * size for size in sizes], counts))
+    assert effective(counts, counts) == pytest.approx(sum(counts))
+
+
+@given(COUNTS, st.data())
+def test_no_weights_that_clients_accept_give_more_than_the_most(counts: list[int], data: st.DataObject) -> None:
+    sizes = data.draw(st.lists(st.floats(0.01, 1), min_size=len(counts), max_size=len(counts)))
+    capped = np.array(sizes) / sum(sizes)
+    largest, others = counts.index(max(counts)), sum(counts) - max(counts)
+    best = np.array(counts, float)
+    best[largest] = min(best[largest], others)  # then it has half of the weights
+    assert effective(best.tolist(), counts) == pytest.approx(most(counts))
+    if capped.max() <= MOST:
+        assert effective(sizes, counts) <= most(counts) * (1 + 1e-9)
+
+
+def test_too_few_samples_are_said_with_what_was_found_what_is_needed_and_the_remedy() -> None:
+    words = too_few(255.9, 256)
+    assert words.startswith("a sum that is one of 255 samples; 256 are needed (privacy.min-samples")
+    assert "let clients with more samples, or more clients, take part" in words
+    assert too_few(effective([0.1] * 4, [64] * 4), 256) == ""

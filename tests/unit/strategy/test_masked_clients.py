@@ -29,7 +29,14 @@ from dqnfed_flwr.wire.masked import ASK, NAMED, REFUSED, SUMMAND, decode_masked,
 from tests.helpers.masked import key_of
 from tests.helpers.runs import TINY, Stop, StopAfter, changed
 
-MASKED: dict[str, Any] = {**TINY, "clients": 5, "rounds": 4, "split.samples": 300, "privacy.mode": "masked"}
+MASKED: dict[str, Any] = {
+    **TINY,
+    "clients": 5,
+    "rounds": 4,
+    "split.samples": 300,
+    "privacy.mode": "masked",
+    "privacy.min-samples": 100,
+}
 OPEN = {**MASKED, "privacy.mode": "open", "dqn-fed.anchor": "momentum", "dqn-fed.anchor-work": "gradient"}
 Meddle = Callable[[Message, Message, int], Message]
 """Makes a reply of an honest one, the question and the number of the client."""
@@ -171,6 +178,32 @@ def test_nonsense_of_one_client_costs_the_others_no_agreement(ask: str, lie: dic
     assert [event.votes.heard for event in found.events] == [(0, 1, 3, 4)] * 2
 
 
+def test_federation_of_few_samples_is_refused_before_round_1() -> None:
+    clients = Meddled()
+    with pytest.raises(
+        QuorumError, match=r"could give at best a sum that is one of \d+ samples; 2000 are needed"
+    ) as no:
+        served({"privacy.min-samples": 2000}, clients)
+    assert "let clients with more samples, or more clients, take part" in str(no.value)
+    assert not [question for question, _ in clients.said if "task" in question.content]
+
+
+@pytest.mark.parametrize("changes", [{"clients": 4, "split.samples": 20}, {"local.gradient-batch": 4}])
+def test_digits_of_four_clients_with_four_samples_are_refused_by_default(changes: dict[str, Any]) -> None:
+    few = {"step-rule": "fixed", "method": "fedsgd", "partition": "iid", "privacy.min-samples": 256, **changes}
+    with pytest.raises(QuorumError, match=r"one of (16|20) samples; 256 are needed"):
+        served(few)
+
+
+def test_client_whose_site_asks_for_more_samples_than_the_run_gives_no_sum(said: list[str], tmp_path: Path) -> None:
+    nodes = keys(tmp_path, 5)
+    nodes[3]["min-samples"] = "5000"
+    found = served({"rounds": 2}, nodes=nodes)
+    assert "clients [3] gave no part of the sum: a sum that is one of" in "".join(said)
+    assert "samples; 5000 are needed (privacy.min-samples, or min-samples in a node's config)" in "".join(said)
+    assert {event.status for event in found.events} == {"no-step"}
+
+
 def test_wrong_summand_makes_no_step(said: list[str]) -> None:
     def lie(reply: Message, question: Message, client: int) -> Message:
         if asks(question) == "sum" and client == 1:
@@ -194,7 +227,11 @@ def keys(folder: Path, clients: int, wrong: int | None = None) -> dict[int, dict
     found = {}
     for client in range(clients):
         (folder / f"{client}.key").write_text(key_of(client, salt="quiet" if client == wrong else "").hex())
-        found[client] = {"identity": str(folder / f"{client}.key"), "peers": str(folder / "peers.toml")}
+        found[client] = {
+            "identity": str(folder / f"{client}.key"),
+            "peers": str(folder / "peers.toml"),
+            "min-samples": "100",
+        }
     return found
 
 
