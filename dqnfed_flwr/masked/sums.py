@@ -68,6 +68,8 @@ def effective(sizes: Sequence[float], samples: Sequence[int]) -> float:
     Each sample of client k has the weight w = c_k / n_k, and b samples alike have (sum w)^2 / sum w^2 = b (Kish 1965).
     """
     total = math.fsum(sizes)
+    if not total:
+        return 0.0
     return 1 / math.fsum((size / total) ** 2 / count for size, count in zip(sizes, samples, strict=True))
 
 

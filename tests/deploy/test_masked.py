@@ -1,4 +1,4 @@
-"""Real nodes that show their server no gradient, by keys of `deploy init`; and one whose key nobody knows."""
+"""Real nodes that show their server no gradient, by keys of `deploy init` and of a site; and one nobody knows."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from benchmarks._federation import RUN_SECONDS, Loopback, loopback, node
-from dqnfed_flwr.deploy.identities import PUBLIC
+from dqnfed_flwr.deploy.build import refresh
+from dqnfed_flwr.deploy.identities import PUBLIC, make
 from dqnfed_flwr.engine.flwr_command import flwr_environment, program
 from dqnfed_flwr.engine.result import read_result
 from dqnfed_flwr.engine.run import run
-from dqnfed_flwr.masked import IDENTITY
+from dqnfed_flwr.masked import IDENTITY, PEERS_LIST
 from dqnfed_flwr.masked.secrets import from_system
 
 pytestmark = pytest.mark.deploy
@@ -25,8 +26,22 @@ SETTINGS = {"clients": 5, "rounds": 2, "local.threads": 1, "deadline": 120, "pri
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
     with loopback(tmp_path_factory.mktemp("masked"), [node(k) for k in range(5)]) as federation:
+        made_at_the_site(federation.directory, "node-4")
         federation.start()
         yield federation
+
+
+def made_at_the_site(directory: Path, name: str) -> None:
+    """Give a node a key of its own; the server's folder has the public half alone as it makes the lists."""
+    place = directory / "nodes" / name
+    for half in (IDENTITY, PUBLIC):
+        (place / half).unlink()
+    public = make(place)
+    kept = (place / IDENTITY).rename(directory.parent / IDENTITY)
+    refresh(directory)
+    assert not (place / IDENTITY).exists()
+    assert public in (directory / "nodes" / "node-0" / PEERS_LIST).read_text("ascii")
+    kept.rename(place / IDENTITY)
 
 
 def submit(federation: Loopback, output: Path) -> subprocess.CompletedProcess[str]:

@@ -99,3 +99,4 @@ def test_too_few_samples_are_said_with_what_was_found_what_is_needed_and_the_rem
     assert words.startswith("a sum that is one of 255 samples; 256 are needed (privacy.min-samples")
     assert "let clients with more samples, or more clients, take part" in words
     assert too_few(effective([0.1] * 4, [64] * 4), 256) == ""
+    assert "one of 0 samples" in too_few(effective([0.0] * 4, [64] * 4), 256)
