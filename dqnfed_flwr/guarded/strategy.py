@@ -256,6 +256,7 @@ class Guaranteed(OwnLoop):
             listener.on_start(settings.rounds, list(self.events))
 
         def on_round(event: RoundEvent) -> None:
+            checkpointer.finish()  # no event lies further ahead of it than one round
             self.events.append(event)
             for listener in listening:
                 listener.on_round(event)
@@ -265,8 +266,9 @@ class Guaranteed(OwnLoop):
 
         status = "failed"
         try:
-            RoundLoop(plan, side.state, side, rule, on_round, save).run()
-            side.finish()
+            with checkpointer:
+                RoundLoop(plan, side.state, side, rule, on_round, save).run()
+                side.finish()
             status = side.state.status
         finally:
             for listener in listening:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from itertools import chain, repeat
 from logging import INFO, WARNING
-from typing import Any, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 from flwr.common.logger import log
@@ -48,16 +52,28 @@ class Checkpointer:
     """Writes the checkpoints of a run to its output folder, and resumes it from there; without one it does nothing.
 
     A checkpoint holds what each of the `parts` remembers, by name, the state of the rule, and the memory of the clients
-    where the grid `KeepsClientState`. `patience` waits where a disk is full.
+    where the grid `KeepsClientState`. There it is written while the next exchange goes on, until `finish`; `with` the
+    checkpointer, the last is on the disk at the end. Nodes remember by themselves, and no further back than a round:
+    they are asked again when it is written. `patience` waits where a disk is full.
     """
 
     def __init__(
         self, settings: Settings, parts: Mapping[str, Memory], rule: StepRule, *, grid: Grid, patience: Patience
     ) -> None:
         self._settings, self._parts, self._rule = settings, parts, rule
-        self._grid, self._patience = grid, patience
+        self._grid = grid
         output = output_directory(settings)
         self._store = CheckpointStore(output / CHECKPOINT) if output is not None else None
+        self._writer = Writer(self._store.path, patience) if self._store is not None else None
+
+    def __enter__(self) -> Self:
+        """Checkpoints are written within."""
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        """Wait for the last; OSError where it cannot be written, unless an `error` ends the run already."""
+        if self._writer is not None:
+            self._writer.close(error)
 
     def start(
         self, begin: Callable[[], RunState], provenance: Provenance
@@ -78,10 +94,12 @@ class Checkpointer:
     def save(self, state: RunState, provenance: Provenance) -> None:
         """Write a checkpoint of `state`, between two exchanges, where one is due; `provenance` is that of `start`.
 
-        It waits for room on a full disk; for any other reason not to be written it raises OSError.
+        It holds the state of now, whenever it is written: no array that was given out is written to again. One that is
+        still being written is waited for, also for room on a full disk. OSError where that, or this one, failed for any
+        other reason.
         """
-        every, store = self._settings.checkpoint_every, self._store
-        if not every or store is None or (state.round % every and state.status == "running"):
+        every, store, writer = self._settings.checkpoint_every, self._store, self._writer
+        if not every or store is None or writer is None or (state.round % every and state.status == "running"):
             return
         arrays: dict[str, NDArray[np.generic]] = {}
         record = pack(state, arrays) | {
@@ -92,9 +110,17 @@ class Checkpointer:
         }
         for name, part in self._parts.items():
             arrays |= group(name, part.export_state())
-        if isinstance(self._grid, KeepsClientState):
-            arrays |= group("clients", self._grid.export_client_states())
-        self._patience.write(store.path, lambda: store.write(record, arrays))
+        grid = self._grid
+        if isinstance(grid, KeepsClientState):
+            arrays |= group("clients", grid.export_client_states())
+        writer.begin(partial(store.write, record, arrays))
+        if not isinstance(grid, KeepsClientState):
+            writer.finish()
+
+    def finish(self) -> None:
+        """Wait until the last checkpoint is written; OSError where it cannot be."""
+        if self._writer is not None:
+            self._writer.finish()
 
     def _resumed(self, provenance: Provenance) -> tuple[RunState, list[RoundEvent], Provenance]:
         store = self._store
@@ -130,6 +156,41 @@ class Checkpointer:
         if isinstance(self._grid, KeepsClientState):
             self._grid.restore_client_states(under("clients/", arrays))
         return unpack(RunState, record, arrays)
+
+
+class Writer:
+    """Writes `path` on a thread of its own, one write at a time, and each of them whole before the next begins.
+
+    What fails there is done again, or raised, by whoever waits for it: `patience` and its listeners stay on one thread.
+    """
+
+    def __init__(self, path: Path, patience: Patience) -> None:
+        self._path, self._patience = path, patience
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")  # starts its thread when it is needed
+        self._begun: tuple[Callable[[], None], Future[None]] | None = None
+
+    def begin(self, write: Callable[[], None]) -> None:
+        """Finish the write before, and begin this one, which can be done again from its beginning."""
+        self.finish()
+        self._begun = write, self._pool.submit(write)
+
+    def finish(self) -> None:
+        """Wait for what was begun, and for room where there was none; OSError where it failed for another reason."""
+        if self._begun is not None:
+            write, future = self._begun
+            attempts = chain([future.result], repeat(write))
+            self._patience.write(self._path, lambda: next(attempts)())
+            self._begun = None
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Finish, and end the thread. After an `error` nobody waits for room: what fails then is said in the log."""
+        try:
+            if error is None:
+                self.finish()
+            elif self._begun and (failed := self._begun[1].exception()) not in (None, error):
+                log(WARNING, "%s: the one before stays, the last could not be written (%s)", self._path, failed)
+        finally:
+            self._pool.shutdown()
 
 
 def group(prefix: str, arrays: Mapping[str, NDArray[np.generic]]) -> Arrays:

@@ -13,7 +13,7 @@ round t. One turn of the loop, in order (the first has no step to probe and to j
 4. Hear (`hearing`): it is decided whose rows make the step of round t+1.
 5. Solve (`solve`): the method weighs these rows, and their weighted sum is the step.
 6. Offer (`step_search`): the rule proposes a factor, and with it the step makes the next candidate.
-7. Save (`checkpointer`): where a round is over, a checkpoint is written.
+7. Save (`checkpointer`): where a round is over, a checkpoint is begun; nodes are asked again when it is written.
 
 Whose clients they are, and who makes the step, is the `side`: `own_clients`, or somebody's strategy (`guarded`).
 """

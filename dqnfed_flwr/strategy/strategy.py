@@ -172,6 +172,7 @@ class GradientStrategy(OwnLoop):
         _set_layers(self._method, task, self.settings, self._registry.form, state.theta.numel())
 
         def on_round(event: RoundEvent) -> None:
+            checkpointer.finish()  # no event lies further ahead of it than one round
             events.append(event)
             for listener in self._listeners:
                 listener.on_round(event)
@@ -186,8 +187,9 @@ class GradientStrategy(OwnLoop):
             kind = MaskedClients if self._plan.masked else OwnClients
             side = kind(self._plan, task, state, self._method, self._registry, grid, short, patience, device)
             save = partial(checkpointer.save, state, self.provenance)
-            RoundLoop(self._plan, state, side, self._rule, on_round, save).run()
-            self.outcome = outcome = _final_outcome(side, state, events)
+            with checkpointer:
+                RoundLoop(self._plan, state, side, self._rule, on_round, save).run()
+                self.outcome = outcome = _final_outcome(side, state, events)
         finally:
             for listener in self._listeners:
                 listener.on_end()
