@@ -35,8 +35,8 @@ STATE = "masked/"
 class Masks:
     """One client's side of the masks."""
 
-    def __init__(self, identity: Identity) -> None:
-        self._member = Member(identity)
+    def __init__(self, identity: Identity, bits: int = 32) -> None:
+        self._member = Member(identity, bits)
 
     def answer(self, asked: Mapping[str, Any]) -> RecordDict:
         """What the client says to a question that is no task; a refusal in words."""
@@ -94,9 +94,10 @@ def masks_of(settings: Settings, partition: int, context: Context) -> Masks | No
     if "num-partitions" not in node or "identity" in node or _in_supernode(context):  # simulations set the first
         private = read_identity(Path(str(node.get("identity", _folder() / IDENTITY))))
         pins = read_peers(Path(str(node.get("peers", _folder() / PEERS_LIST))))
-        return Masks(Identity(partition, private, pins.get, str(context.run_id), from_system))
+        identity = Identity(partition, private, pins.get, str(context.run_id), from_system)
+        return Masks(identity, settings.messages.row)
     draw = partial(_simulated, settings.seed, partition)
-    return Masks(Identity(partition, draw("identity"), _pins(settings.seed), "simulation", draw))
+    return Masks(Identity(partition, draw("identity"), _pins(settings.seed), "simulation", draw), settings.messages.row)
 
 
 def read_identity(path: Path) -> bytes:

@@ -64,7 +64,8 @@ class MaskedClients(OwnClients):
                 f"privacy.mode: masked, but local passes change the model's buffers ({next(iter(self._state.buffers))} "
                 "and others), which each client would send; use a model without, such as resnet18-gn"
             )
-        self._group = MaskedGroup(self._registry, self._grid, self._settings.deadline, self._settings.retries + 1)
+        deadline, tries, bits = self._settings.deadline, self._settings.retries + 1, self._settings.messages.row
+        self._group = MaskedGroup(self._registry, self._grid, deadline, tries, bits)
         self._group.agree(self._state.cost)
 
     def check(self, collected: Collected, schedule: Schedule) -> None:

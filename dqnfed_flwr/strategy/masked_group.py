@@ -15,7 +15,8 @@ from flwr.serverapp import Grid
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.errors import QuorumError, RunError, SumError, WireError
-from dqnfed_flwr.masked import MOST, PEERS
+from dqnfed_flwr.masked import MOST, PEERS, SHORT
+from dqnfed_flwr.masked.member import spread_of
 from dqnfed_flwr.masked.secrets import KEY, SIGNATURE
 from dqnfed_flwr.masked.sums import opened, unit_for
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
@@ -34,11 +35,12 @@ LONGEST_WORDS = 500
 class MaskedGroup:
     """The members in `registry` as those who share secrets, reached over `grid` within `deadline` seconds a question.
 
-    A sum is asked for `tries` times.
+    A sum is asked for `tries` times, in words of so many `bits`.
     """
 
-    def __init__(self, registry: ClientRegistry, grid: Grid, deadline: float, tries: int) -> None:
+    def __init__(self, registry: ClientRegistry, grid: Grid, deadline: float, tries: int, bits: int = 32) -> None:
         self._registry, self._grid, self._deadline, self._tries = registry, grid, deadline, tries
+        self._bits = bits
 
     def agree(self, cost: Cost) -> None:
         """Have the members agree with each other, unless they have; what it takes is added to `cost`.
@@ -103,14 +105,15 @@ class MaskedGroup:
         if len(clients) <= PEERS or max(sizes) > MOST * sum(sizes):
             first, share = clients[sizes.index(max(sizes))], max(sizes) / sum(sizes)
             raise SumError(f"of {len(clients)} clients, client {first} would have {share:.0%} of the weights")
-        unit = unit_for(longest, len(clients))
+        spread = spread_of(dim, clients, exchange, model) if self._bits == SHORT else None
+        unit = unit_for(longest, len(clients), spread)
         asked = {ASK: "sum", "exchange": exchange, "model": model, "unit": unit, "clients": clients}
         asked["weights"] = [weights[client] for client in clients]
-        total, missing, words = np.zeros(dim, np.uint32), {*clients}, ""
+        total, missing, words = np.zeros(dim, f"uint{self._bits}"), {*clients}, ""
         for _ in range(self._tries):
             for client, content in self._ask(dict.fromkeys(sorted(missing), asked), cost).items():
                 try:
-                    total += decode_summand(content, dim)
+                    total += decode_summand(content, dim, self._bits)
                     missing.discard(client)
                 except WireError as error:
                     words = str((decode_masked(content) or {}).get(REFUSED, error))[:LONGEST_WORDS]
@@ -118,7 +121,7 @@ class MaskedGroup:
                 break
         if missing:
             raise SumError(f"clients {sorted(missing)[:12]} gave no part of the sum: {words or 'no answer'}")
-        return opened([total], unit)
+        return opened([total], unit, spread)
 
     def _said(self, values: Mapping[int, Said], cost: Cost) -> dict[int, Said]:
         return {client: _read(content) for client, content in self._ask(values, cost).items()}
