@@ -23,6 +23,7 @@ from dqnfed_flwr.masked.secrets import signing_public
 from dqnfed_flwr.strategy.masked_clients import AGAIN
 from dqnfed_flwr.strategy.strategy import GradientStrategy
 from dqnfed_flwr.telemetry.events import Cost
+from dqnfed_flwr.types import on_host
 from dqnfed_flwr.wire import VECTORS, decode_task
 from dqnfed_flwr.wire.codecs import Array, encode_lost
 from dqnfed_flwr.wire.masked import ASK, NAMED, REFUSED, SUMMAND, decode_masked, encode_masked
@@ -319,18 +320,19 @@ def test_short_messages_bring_the_model_once_and_sums_in_short_words() -> None:
         assert {each.dtype for each in words} == {np.dtype(f"uint{bits}")}
         assert abs(np.concatenate(words).astype(np.float64).mean() / 2**bits - 0.5) < 0.01
     sketches = [
-        {each["gradient"].shape for each in vectors_of(found) if "gradient" in each} for found in (whole, clients)
+        {(each["gradient"].shape, each["gradient"].dtype) for each in vectors_of(found) if "gradient" in each}
+        for found in (whole, clients)
     ]
     assert sketches[0] == sketches[1]
 
 
 def test_short_words_change_a_step_by_their_rounding() -> None:
     """One round from the same model: the weights are the same, as sketches go whole."""
-    long, short = (served({"rounds": 1, "messages.row": bits}) for bits in (32, 16))
+    clients = Meddled()
+    long, short = served({"rounds": 1}, clients), served({"rounds": 1, "messages.row": 16})
     assert long.events[0].weights == short.events[0].weights
-    start = served({"rounds": 1, "step.start": 1e-30, "step.min-move": 0.0}).theta
-    moved = long.theta - start
-    assert 0 < np.linalg.norm(short.theta - long.theta) < 5e-3 * np.linalg.norm(moved)
+    start = next(decode_task(question.content).theta for question, _ in clients.said if "task" in question.content)
+    assert 0 < np.linalg.norm(short.theta - long.theta) < 5e-3 * np.linalg.norm(long.theta - on_host(start))
 
 
 def test_client_that_lost_its_model_is_sent_it_and_gives_its_one_sum_at_each_model(said: list[str]) -> None:
@@ -354,18 +356,20 @@ def test_client_that_lost_its_model_is_sent_it_and_gives_its_one_sum_at_each_mod
 
 
 def test_too_few_replies_after_a_step_cost_an_exchange_and_the_last_step_of_momentum() -> None:
-    """Nodes that have the model have taken the step; nobody is told of it again."""
-    gone: list[int] = []
+    """Nobody is told of that step again; least of all who is sent the whole model, with no step to it."""
+    lost: list[int] = []
 
-    def out(reply: Message, question: Message, client: int) -> Message:
-        if client in (3, 4) and "task" in question.content and decode_task_exchange(question) == 3 and len(gone) < 2:
-            gone.append(client)
-            return Message(Error(1, "gone"), reply_to=question)
+    def forget(reply: Message, question: Message, client: int) -> Message:
+        if client in (3, 4) and "task" in question.content and decode_task_exchange(question) == 3 and len(lost) < 2:
+            lost.append(client)
+            return Message(encode_lost(), reply_to=question)
         return reply
 
-    found = served({**SHORT, "rounds": 6}, Meddled(out))
-    assert gone == [3, 4]
+    found = served({**SHORT, "rounds": 6}, Meddled(forget))
+    assert lost == [3, 4]
     assert [event.round for event in found.events] == [1, 2, 3, 4, 5, 6]
+    assert found.events[2].cost.exchanges == 3
+    assert found.events[2].votes.heard == (0, 1, 2, 3, 4)
     assert found.events[-1].losses_after < found.events[0].losses_before
 
 
