@@ -1,8 +1,8 @@
 """What a run sends whose rows and steps go in fewer bits, beside FedAvg's float32, and what that costs in accuracy.
 
 Skewed digits, 8 clients, 25 rounds, as many exchanges as it takes. Bytes are those of all messages, up and down, over
-those of a run of FedAvg. Means over the seeds. Beside it, seconds for coding and decoding a vector on one core, over
-one read of it from memory (its maximum); medians.
+those of a run of FedAvg. Means over the seeds. Beside it, seconds for coding and decoding a vector, over
+one read of it from memory (its maximum): of the processor, all three in turn, medians.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def coding(dim: int, bits: int) -> dict[str, Json]:
     codec, draws = KINDS["row"].codecs[bits], np.random.default_rng(1)
     parts = codec.pack(vector, draws)
     works = (lambda: codec.pack(vector, draws), lambda: codec.unpack(parts, vector.shape), vector.max)
-    pack, unpack, read = (median([timed(work)[0] for _ in range(REPEATS)]) for work in works)
+    turns = [[timed(work)[1] for work in works] for _ in range(REPEATS)]
+    pack, unpack, read = (median(seconds) for seconds in zip(*turns, strict=True))
     over = (pack + unpack) / read
     return {"bits": bits, "code_seconds": pack, "decode_seconds": unpack, "read_seconds": read, "over_read": over}
 

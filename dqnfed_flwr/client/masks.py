@@ -36,8 +36,8 @@ STATE = "masked/"
 class Masks:
     """One client's side of the masks."""
 
-    def __init__(self, identity: Identity) -> None:
-        self._member = Member(identity)
+    def __init__(self, identity: Identity, bits: int = 32) -> None:
+        self._member = Member(identity, bits)
 
     def answer(self, asked: Mapping[str, Any], samples: int) -> RecordDict:
         """What the client, whose row is the mean of so many samples, says to a question that is no task; or why not."""
@@ -96,9 +96,11 @@ def masks_of(settings: Settings, partition: int, context: Context) -> Masks | No
         private = read_identity(Path(str(node.get("identity", _place_of(IDENTITY)))))
         pins = read_peers(Path(str(node.get("peers", _place_of(PEERS_LIST)))))
         floor = max(_floor(node.get("min-samples", FLOOR)), settings.privacy.min_samples)
-        return Masks(Identity(partition, private, pins.get, str(context.run_id), from_system, floor))
+        identity = Identity(partition, private, pins.get, str(context.run_id), from_system, floor)
+        return Masks(identity, settings.messages.row)
     draw, floor = partial(_simulated, settings.seed, partition), settings.privacy.min_samples
-    return Masks(Identity(partition, draw("identity"), _pins(settings.seed), "simulation", draw, floor))
+    identity = Identity(partition, draw("identity"), _pins(settings.seed), "simulation", draw, floor)
+    return Masks(identity, settings.messages.row)
 
 
 def read_identity(path: Path) -> bytes:

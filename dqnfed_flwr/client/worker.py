@@ -225,7 +225,7 @@ class Worker:
 
         The rate grows with it: a rate is one of the row that is sent.
         """
-        bits = self._settings.messages.row
+        bits = self._settings.row_bits
         if bits == WHOLE:
             return (row.detach() if stays else _read_only(row)), {}, 1.0
         exact = _read_only(row)

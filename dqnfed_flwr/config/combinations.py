@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.masked import PEERS
+from dqnfed_flwr.masked import MOST_IN_SHORT, PEERS, SHORT
 from dqnfed_flwr.schema.groups import WHOLE
 from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.schema.run import RunSettings
@@ -97,7 +97,7 @@ def _message_faults(run: RunPlan) -> Iterator[str]:
     bits, found = run.settings.messages.step, f"messages.step: found {run.settings.messages.step}"
     if bits == WHOLE:
         return
-    if run.trains_on_line:
+    if run.works_on_line:
         why = "whose clients train by the step that led to a model, and are told of it with the whole model alone"
         yield f"{found} with method {run.method.name!r} and curvature {run.settings.curvature.kind!r}, {why}; use 32"
     if run.settings.rows.device == "device":
@@ -120,12 +120,12 @@ def _masked_faults(run: RunPlan) -> Iterator[str]:
             "the mean's step would be a second sum at one model; use stop or stay",
         ),
         "messages.row": (
-            settings.messages.row < WHOLE and settings.messages.row,
-            "parts of a sum fill 32 bits; use 32",
+            settings.messages.row < SHORT and settings.messages.row,
+            "each word must hold the sum over all clients, to more than a few levels; use 16 or 32",
         ),
-        "messages.step": (
-            settings.messages.step < WHOLE and settings.messages.step,
-            "each client is to see the whole model that it gives its one sum at; use 32",
+        "clients": (
+            settings.messages.row == SHORT and settings.sampled > MOST_IN_SHORT and settings.sampled,
+            f"words of 16 bits hold the sum of {MOST_IN_SHORT} clients; use messages.row 32",
         ),
         "rows.device": (settings.rows.device == "device" and "device", "the server has no rows; use auto or host"),
         "attack.kind": (settings.attack.kind != "none" and settings.attack.kind, "rows are tampered with open ones"),

@@ -6,6 +6,8 @@ MOST = 0.5
 """The share of the weights of a sum that one client has at most."""
 FLOOR = 256
 """Samples that a sum is of at least for a real node, unless its site says another number."""
+SHORT, MOST_IN_SHORT = 16, 4096
+"""Bits of a word of a short sum, and over how many clients it is at most: each costs one of 2^15 levels."""
 ALONG = "along"
 """The figure of a client: g_k . u_{t-1}."""
 IDENTITY, PEERS_LIST = "identity.key", "peers.toml"

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import DQNFedError
-from dqnfed_flwr.masked import MOST, PEERS
+from dqnfed_flwr.masked import MOST, PEERS, SHORT
 from dqnfed_flwr.masked.secrets import (
     BOX,
     KEY,
@@ -39,6 +39,7 @@ from dqnfed_flwr.masked.secrets import (
     unboxed,
 )
 from dqnfed_flwr.masked.sketch import rotated, sketched
+from dqnfed_flwr.masked.spread import Spread
 from dqnfed_flwr.masked.sums import HALF, Words, effective, in_units, masked, too_few
 from dqnfed_flwr.types import Float64Array, FloatArray, under
 
@@ -72,18 +73,23 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class SumRequest:
-    """What the server asks a sum of: exchange and model of the rows, clients, weights, and what 1 stands for."""
+    """What the server asks a sum of: exchange and model of the rows, clients, weights, and what 1 stands for.
+
+    `bits` of a word are those of the run.
+    """
 
     exchange: int
     model: bytes
     clients: tuple[int, ...]
     weights: tuple[float, ...]
     unit: float
+    bits: int = 32
 
     def digest(self, run: str) -> bytes:
         """All of it in one: equal for clients that were asked for the same sum of the same run."""
         numbers = np.array(self.clients, np.int64).tobytes(), np.array([*self.weights, self.unit]).tobytes()
-        return digest("sum", run, self.exchange, self.model, *numbers)
+        short = ("short",) if self.bits == SHORT else ()  # masks of other words
+        return digest("sum", run, self.exchange, self.model, *numbers, *short)
 
 
 @dataclass(slots=True)
@@ -91,6 +97,7 @@ class Member:
     """The state of a client in one run, from `hello` to its last sum; `export` and `load` take it from life to life."""
 
     identity: Identity
+    bits: int = 32  # of a word of a sum
     secrets: dict[str, bytes] = field(default_factory=dict, repr=False)
     pairs: dict[int, bytes] = field(default_factory=dict, repr=False)  # the secret of each pair, once all have agreed
     samples: dict[int, int] = field(default_factory=dict)  # behind a row: its own, and of all once they have agreed
@@ -227,7 +234,7 @@ class Member:
 
     def summand(self, values: Values) -> Words:
         """The part of a sum that is this client's, masked [D]."""
-        request, own = read_request(values), self.identity.client
+        request, own = replace(read_request(values), bits=self.bits), self.identity.client
         said = request.digest(self.identity.run)
         if "group" not in self.secrets or self.row is None:
             raise RefusedError("a sum before a row: it gave none in this run")
@@ -237,7 +244,10 @@ class Member:
             raise RefusedError("a second sum at one model; two of them tell more than the step")
         check_request(request, self.samples, own, self.identity.floor)
         secret = derive(self.secrets["root"], "rounding", said)
-        words = in_units(self.row, request.weights[request.clients.index(own)], request.unit, secret)
+        weight, spread = request.weights[request.clients.index(own)], None
+        if self.bits == SHORT:
+            spread = spread_of(len(self.row), request.clients, request.exchange, request.model)
+        words = in_units(self.row, weight, request.unit, secret, spread)
         if words is None:
             raise RefusedError(f"the unit {request.unit:.3g} is too small for the row")
         self.spent[request.model] = said
@@ -265,6 +275,11 @@ class Member:
         self.model, spent = kept.get("model", b""), kept.get("spent", b"")
         self.spent = {spent[at : at + KEY]: spent[at + KEY : at + 2 * KEY] for at in range(0, len(spent), 2 * KEY)}
         self.exchange, self.row = int(arrays["exchange"]) if "exchange" in arrays else 0, arrays.get("row")
+
+
+def spread_of(dim: int, clients: Sequence[int], exchange: int, model: bytes) -> Spread:
+    """How the vectors [D] of a short sum are spread: anew in each exchange, by what all who are asked know."""
+    return Spread(dim, len(clients), digest("spread", exchange, model))
 
 
 def model_digest(theta: FloatArray) -> bytes:

@@ -6,7 +6,7 @@
 | a secret of each pair of clients | X25519, RFC 7748 |
 | one secret made of another, for one purpose | HKDF with SHA-256, RFC 5869 |
 | a secret sent through the server | AES-256-GCM, a key for each box |
-| masks and rotations | AES-256-CTR over zeros, a key for each stream |
+| masks and rotations; draws for rounding | AES-256-CTR over zeros, a key for each stream |
 
 No key serves two purposes, and none is used twice: what a secret is derived for stands in the derivation.
 """
@@ -17,6 +17,7 @@ import hashlib
 import os
 from collections.abc import Callable
 
+import numpy as np
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -26,6 +27,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from numpy.typing import NDArray
 
 KEY = 32
 """Bytes of every key and secret here."""
@@ -65,6 +67,19 @@ def stream(key: bytes, length: int) -> bytes:
     """So many bytes that look random to all who do not know the key; the key serves for this one stream."""
     encryptor = Cipher(AES(key), CTR(bytes(16))).encryptor()
     return encryptor.update(bytes(length)) + encryptor.finalize()
+
+
+class Stream:
+    """The bytes of `stream` piece by piece, `most` of them at a time, into memory that is kept."""
+
+    def __init__(self, key: bytes, most: int) -> None:
+        self._encryptor = Cipher(AES(key), CTR(bytes(16))).encryptor()
+        self._zeros, self._room = memoryview(bytes(most)), np.empty(most + 16, np.uint8)
+
+    def words(self, count: int) -> NDArray[np.uint32]:
+        """The next so many words, until more are drawn."""
+        self._encryptor.update_into(self._zeros[: 4 * count], self._room.data)
+        return self._room[: 4 * count].view("<u4")
 
 
 def sign(identity: bytes, *parts: Part) -> bytes:

@@ -9,46 +9,72 @@ where s_kj is a secret of the pair that serves for this one request, and P a str
 all z_k is that of the rounded summands; without one of them it is noise. Rounding is stochastic, so that its mean is
 right, by a secret of each client: who knew the draws could read signs of single values off a sum in coarse units.
 |c_k| |g_k| / unit, summed over S, stays below 2^31, so that the sum of any value fits.
+
+In Z_2^16 units that large would cost precision: the vectors are `spread` first, and no value of c_k g_k is then above
+reach |c_k| |g_k|. Each client checks that of its own. So reach sum |c_k| |g_k| / unit < 2^15 is enough.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dqnfed_flwr.masked import MOST
 from dqnfed_flwr.masked.secrets import stream
+from dqnfed_flwr.masked.spread import Spread
 from dqnfed_flwr.types import Float64Array, FloatArray
 
-HALF = 2**31
+HALF, SHORT_HALF = 2**31, 2**15
 NEARLY = 1 - 1e-9
 """Of a number of samples, by which rounding may miss it."""
-Words = NDArray[np.uint32]
+SIGMAS = 8
+"""Standard deviations by which a sum of many roundings is never off."""
+Words = NDArray[np.unsignedinteger[Any]]
+"""Of 32 bits, or of 16."""
 
 
-def unit_for(longest: float, clients: int) -> float:
+def unit_for(longest: float, clients: int, spread: Spread | None = None) -> float:
     """What 1 stands for, so that no value of a sum overflows: `longest` is sum |c_k| |g_k| over so many clients."""
+    if spread is not None:
+        return spread.reach * longest / (SHORT_HALF - 1 - clients) or 1.0
     return longest / (HALF - 1 - clients) or 1.0
 
 
-def in_units(row: FloatArray, weight: float, unit: float, secret: bytes) -> Words | None:
+def rounding_slack(dim: int, clients: int) -> float:
+    """How far rounding in units of a short sum may bring |sum|^2, in units of (sum |c_k| |g_k|)^2.
+
+    With r = unit / sum |c_k| |g_k| it adds an e of D independent values to the sum, of mean 0 and a variance of
+    K r^2 / 4 at most: 2 sum.e has a standard deviation of sqrt(K) r at most, |e|^2 a mean of K D r^2 / 4 and a standard
+    deviation below K sqrt(D) r^2.
+    """
+    unit = unit_for(1.0, clients, Spread(dim, clients, b""))
+    return SIGMAS * math.sqrt(clients) * unit + clients * unit**2 * (dim / 4 + SIGMAS * math.sqrt(dim))
+
+
+def in_units(row: FloatArray, weight: float, unit: float, secret: bytes, spread: Spread | None = None) -> Words | None:
     """weight * row in whole units, rounded at random by a secret [D]; None where a value is too large for that."""
-    values = np.asarray(row, np.float64) * (weight / unit)
+    values, half = np.asarray(row, np.float64) * (weight / unit), HALF if spread is None else SHORT_HALF
+    if spread is not None:
+        most = spread.reach * float(np.linalg.norm(values))
+        values = spread.out(values)
+        if not np.abs(values).max(initial=0.0) <= most * (1 + 1e-5):
+            return None
     values += np.frombuffer(stream(secret, 4 * len(values)), "<u4") * 2.0**-32
     np.floor(values, out=values)
-    if not (np.abs(values) < HALF).all():
+    if not (np.abs(values) < half).all():
         return None
-    return values.astype(np.int64).astype(np.uint32)
+    return values.astype(np.int64).astype(np.uint32 if spread is None else np.uint16)
 
 
 def masked(words: Words, client: int, secrets: Mapping[int, bytes]) -> Words:
     """The `words` of a client [D] under the masks that it shares with each of the others, by their numbers."""
     total = words.copy()
     for other, secret in secrets.items():
-        mask = np.frombuffer(stream(secret, 4 * len(words)), "<u4")
+        mask: Words = np.frombuffer(stream(secret, words.nbytes), words.dtype.newbyteorder("<"))
         if other > client:
             total += mask
         else:
@@ -56,8 +82,11 @@ def masked(words: Words, client: int, secrets: Mapping[int, bytes]) -> Words:
     return total
 
 
-def opened(summands: Iterable[Words], unit: float) -> Float64Array:
+def opened(summands: Iterable[Words], unit: float, spread: Spread | None = None) -> Float64Array:
     """The sum of what all the clients of a sum sent [D]."""
+    if spread is not None:
+        short = np.asarray(sum(summands, np.uint16(0)), np.uint16)
+        return spread.back(short.view(np.int16) * unit)
     total = sum(summands, np.uint32(0))
     return np.asarray(np.asarray(total, np.uint32).view(np.int32) * unit, np.float64)
 

@@ -335,7 +335,9 @@ class MessagesSettings(Group):
     """In how many bits a value vectors travel."""
 
     row: Literal[4, 8, 16, 32] = _wire(
-        32, "bits a value of a client's row: float32 as it is, bfloat16, or whole numbers in blocks with a scale"
+        32,
+        "bits a value of a client's row: float32 as it is, bfloat16, or whole numbers in blocks with a scale; in "
+        "privacy.mode masked of the words of a sum, 32 or 16",
     )
     step: Literal[4, 8, 16, 32] = _wire(
         32,

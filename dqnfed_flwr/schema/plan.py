@@ -235,10 +235,14 @@ class RunPlan:
     @property
     def trains_on_line(self) -> bool:
         """Whether clients that train need the step that led to the model, also where others took it."""
+        return (self.masked and self.anchor is not None) or self.works_on_line  # masked ones say their product with it
+
+    @property
+    def works_on_line(self) -> bool:
+        """Whether what clients train by is the step that led to the model."""
         curvature = self.settings.curvature
         recomputed = curvature.kind == "secant" and curvature.previous == "recomputed"
-        along = self.masked and self.anchor is not None  # clients say how their losses fall along it
-        return along or any(work.wants_step for work in self.works) or (recomputed and self.reads_curvature)
+        return any(work.wants_step for work in self.works) or (recomputed and self.reads_curvature)
 
     @cached_property
     def differentiates_twice(self) -> bool:

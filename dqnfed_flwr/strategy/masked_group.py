@@ -15,7 +15,8 @@ from flwr.serverapp import Grid
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.errors import QuorumError, RunError, SumError, WireError
-from dqnfed_flwr.masked import MOST, PEERS
+from dqnfed_flwr.masked import MOST, PEERS, SHORT
+from dqnfed_flwr.masked.member import spread_of
 from dqnfed_flwr.masked.secrets import BOX, KEY, SIGNATURE
 from dqnfed_flwr.masked.sums import most, opened, too_few, unit_for
 from dqnfed_flwr.schema.run import RunSettings
@@ -34,11 +35,12 @@ LONGEST_WORDS = 500
 class MaskedGroup:
     """The members in `registry` as those who share secrets, reached over `grid` within a deadline a question.
 
-    A sum is asked for again as often as the `settings` say.
+    A sum is asked for again as often as the `settings` say, in words of as many bits as they say.
     """
 
     def __init__(self, registry: ClientRegistry, grid: Grid, settings: RunSettings) -> None:
         self._registry, self._grid, self._settings = registry, grid, settings
+        self._bits = settings.messages.row
 
     def agree(self, cost: Cost) -> None:
         """Have the members agree with each other, unless they have; what it takes is added to `cost`.
@@ -106,14 +108,15 @@ class MaskedGroup:
         if len(clients) <= PEERS or max(sizes) > MOST * sum(sizes):
             first, share = clients[sizes.index(max(sizes))], max(sizes) / sum(sizes)
             raise SumError(f"of {len(clients)} clients, client {first} would have {share:.0%} of the weights")
-        unit = unit_for(longest, len(clients))
+        spread = spread_of(dim, clients, exchange, model) if self._bits == SHORT else None
+        unit = unit_for(longest, len(clients), spread)
         asked = {ASK: "sum", "exchange": exchange, "model": model, "unit": unit, "clients": clients}
         asked["weights"] = [weights[client] for client in clients]
-        total, missing, words = np.zeros(dim, np.uint32), {*clients}, ""
+        total, missing, words = np.zeros(dim, f"uint{self._bits}"), {*clients}, ""
         for _ in range(self._settings.retries + 1):
             for client, content in self._ask(dict.fromkeys(sorted(missing), asked), cost).items():
                 try:
-                    total += decode_summand(content, dim)
+                    total += decode_summand(content, dim, self._bits)
                     missing.discard(client)
                 except WireError as error:
                     words = str((decode_masked(content) or {}).get(REFUSED, error))[:LONGEST_WORDS]
@@ -121,7 +124,7 @@ class MaskedGroup:
                 break
         if missing:
             raise SumError(f"clients {sorted(missing)[:12]} gave no part of the sum: {words or 'no answer'}")
-        return opened([total], unit)
+        return opened([total], unit, spread)
 
     def _said(self, values: Mapping[int, Said], cost: Cost) -> dict[int, Said]:
         return {client: _read(content) for client, content in self._ask(values, cost).items()}

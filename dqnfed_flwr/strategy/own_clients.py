@@ -112,7 +112,13 @@ class OwnClients:
         return "" if can_go_on() else f"{len(self._registry.members)} clients are there"
 
     def exchange(self) -> tuple[Schedule, Collected]:
-        """One exchange of a round."""
+        """One exchange of a round.
+
+        Where messages are short, nodes that have the model are not sent the step again that led to it: where too few
+        replied when that was accepted, the next round goes without it.
+        """
+        if self._short is not None and self._state.pending is None:
+            self._state.last = None
         self.not_asked = [*self.stragglers.left_out, *self._registry.left_out]
         available = list(self._registry.available)
         schedule = schedule_exchange(self._state, self._run, available, self._num_classes, self.method)
@@ -275,7 +281,7 @@ class _OwnReplies(Receiver):
         """What the method asks of the client in this round."""
         extras = self._method.extras_of(schedule.round, client, self._dim)
         row = sketch_size(self._dim) if self._run.masked else self._dim
-        return ReplyForm(row, self._buffers, extras, self._figure, self._floor, self._settings.messages.row)
+        return ReplyForm(row, self._buffers, extras, self._figure, self._floor, self._settings.row_bits)
 
     def samples(self, client: int, reply: ClientReply) -> int:
         """As its node registered."""

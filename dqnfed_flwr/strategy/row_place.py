@@ -16,6 +16,7 @@ from dqnfed_flwr.linalg.row_store import RowMemory
 from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.linalg.sketched_rows import SketchedRows
 from dqnfed_flwr.masked.sketch import sketch_size
+from dqnfed_flwr.masked.sums import rounding_slack
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.run_files import private_folder
 from dqnfed_flwr.schema.groups import WHOLE
@@ -67,6 +68,8 @@ def rows_for(
     if run.masked:
         size, references = sketch_size(theta.numel()), method.reference_rows
         slack = SKETCHED_SLACK / math.sqrt(size) if size < theta.numel() else EXACT_SLACK
+        if run.settings.messages.row < WHOLE:
+            slack += rounding_slack(theta.numel(), run.settings.sampled)
         return SketchedRows(run.settings.sampled + references, size, references, model=theta, slack=slack)
     return RowSet(
         run.settings.sampled + method.reference_rows,

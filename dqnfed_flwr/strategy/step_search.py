@@ -217,7 +217,7 @@ class StepSearch:
             log(INFO, _why_held_out(pending))
             return
         self._state.status = "pareto-stationary" if found.stationary else "line-search-failed"
-        log(WARNING, _why_no_step(pending, found) + OF_ROUNDED * (self._settings.messages.row < WHOLE))
+        log(WARNING, _why_no_step(pending, found) + OF_ROUNDED * (self._settings.row_bits < WHOLE))
 
     def _answers_repeat(self, pending: PendingStep) -> bool:
         """Whether judges would say the same of the same step in another round: by their training losses alone."""

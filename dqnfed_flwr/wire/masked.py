@@ -3,7 +3,7 @@
 | what | record | keys |
 |---|---|---|
 | both ways | ConfigRecord `masked` | `ask` and what goes with it; an answer, or `refused` and the `peers` it is for |
-| client to server | ArrayRecord `vectors` | `summand` [D], uint32 |
+| client to server | ArrayRecord `vectors` | `summand` [D], uint32; uint16 where sums are short |
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MASKED, ASK, REFUSED, NAMED, SUMMAND = "masked", "ask", "refused", "peers", "sum
 """Keys."""
 
 
-def encode_masked(values: Mapping[str, Any], summand: NDArray[np.uint32] | None = None) -> RecordDict:
+def encode_masked(values: Mapping[str, Any], summand: NDArray[np.unsignedinteger[Any]] | None = None) -> RecordDict:
     """Content of a question, or of an answer."""
     content = RecordDict({MASKED: ConfigRecord(dict(values))})
     if summand is not None:
@@ -38,9 +38,9 @@ def decode_masked(content: RecordDict) -> dict[str, Any] | None:
     return None if found is None else dict(found)
 
 
-def decode_summand(content: RecordDict, dim: int) -> NDArray[np.uint32]:
-    """The summand of a client [D]; `WireError` if there is none."""
+def decode_summand(content: RecordDict, dim: int, bits: int = 32) -> NDArray[Any]:
+    """The summand of a client [D], in words of so many bits; `WireError` if there is none."""
     vectors = of_kind(content, ArrayRecord).get(VECTORS)
     if vectors is None or SUMMAND not in vectors:
         raise WireError("missing-key", f"records {sorted(content)[:8]}; need {SUMMAND!r}")
-    return np.asarray(view(vectors[SUMMAND], (dim,), ("uint32",)), np.uint32)
+    return view(vectors[SUMMAND], (dim,), (f"uint{bits}",))

@@ -5,13 +5,16 @@ probability that makes its expectation the value (stochastic rounding, as in QSG
 block of `BLOCK` values x is sent as whole numbers q from -L to L, L = 2^(bits - 1) - 1, and one scale s, the largest
 |x| over L: q is x / s rounded down or up. Scales are bfloat16, rounded up, so that no q is above L.
 
-Work is done in sweeps of a size that a core's cache holds.
+Work is done in sweeps of a size that a core's cache holds, on the bits of floats, and in arrays that are made once, for
+fresh memory costs more than what is done in it. 2^bits + L + x / s, as a float32, is a whole number of 2^(bits - 23),
+by rounding off by half of one at most: 2^-22 of the block's largest |x|. From there on the mean is right to the bit:
+`_add` draws as many bits as are cut off.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -20,17 +23,20 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import ShapeError, WireError
 from dqnfed_flwr.linalg.sweeps import squared_norm
+from dqnfed_flwr.masked.secrets import KEY, Stream
 from dqnfed_flwr.types import FloatArray
 
 FLOATS = ("float32", "float64")
 BLOCK = 256
 """Values that share a scale."""
-SWEEP = 64
+SWEEP = 256
 """Blocks that are worked on at a time."""
-STRIP = 32
-"""Values of a block between which maxima are formed first: a processor's registers take them side by side."""
 SMALLEST = np.float32(2.0**-126)
 """Scales below it, whose inverse float32 does not hold, stand for blocks of zeros."""
+FRACTION = 23
+"""Bits of a float32 behind the point."""
+SIZE, LARGEST, INFINITE, NAN = 0x7FFF_FFFF, 0x7F7F_0000, 0x7F80_0000, 0x7FC0_0000
+"""Bits of a float32: all but the sign; the largest of bfloat16; infinity; a NaN. They are in the order of sizes."""
 CODES, SCALES = ".codes", ".scales"
 """End the names of the arrays of a rounded vector."""
 Shape = tuple[int, ...]
@@ -79,14 +85,19 @@ class Brief:
         The largest number of bfloat16 stands for those beyond it, as far as float32 has them.
         """
         codes = np.empty(vector.shape, np.uint16)
-        for part in _sweeps(len(vector)):
+        room, other = np.empty((2, SWEEP * BLOCK), np.uint32)
+        stream = Stream(generator.bytes(KEY), 2 * SWEEP * BLOCK)
+        for start in range(0, len(vector), SWEEP * BLOCK):
+            part = slice(start, min(start + SWEEP * BLOCK, len(vector)))
+            bits, spare = room[: part.stop - start], other[: part.stop - start]
             with np.errstate(over="ignore"):
-                bits = np.array(vector[part], np.float32).view(np.uint32)
-            sign, size = bits & np.uint32(0x8000_0000), bits & np.uint32(0x7FFF_FFFF)
-            drawn = size + generator.integers(0, 1 << 16, size.shape, np.uint16)
-            rounded = np.minimum(drawn, np.uint32(0x7F7F_FFFF))
-            odd = np.where(size > 0x7F80_0000, np.uint32(0x7FC0_0000), size)  # NaN, of any payload, or infinity
-            codes[part] = (sign | np.where(size >= 0x7F80_0000, odd, rounded)) >> 16
+                bits.view(np.float32)[:] = vector[part]
+            last = np.flatnonzero(np.bitwise_and(bits, SIZE, out=spare) >= LARGEST)
+            ends = [_last(each) for each in bits[last].tolist()]
+            _add(bits, 16, stream, spare)
+            bits >>= 16
+            codes[part] = bits
+            codes[part][last] = ends
         return {CODES: codes}
 
     def unpack(self, parts: Parts, shape: Shape) -> FloatArray:
@@ -114,58 +125,58 @@ class Rounded:
 
         A block with a value that is not finite gets a scale that is not finite either: `unpack` shows it.
         """
-        per, blocks = 8 // self.bits, math.ceil(len(vector) / BLOCK)
-        codes, scales = np.empty((blocks * BLOCK // per,), np.uint8), np.empty(blocks, np.uint16)
-        room = np.empty((2, SWEEP, BLOCK), np.float32)
-        for part in _sweeps(len(vector)):
-            first, count = part.start // BLOCK, math.ceil((part.stop - part.start) / BLOCK)
-            values, other = room[0, :count], room[1, :count]
+        blocks, per = math.ceil(len(vector) / BLOCK), 8 // self.bits
+        codes, scales = np.empty(blocks * BLOCK // per, np.uint8), np.empty(blocks, np.uint16)
+        room, small = np.empty((2, SWEEP, BLOCK), np.float32), np.empty(SWEEP * BLOCK, np.uint8)
+        stream = Stream(generator.bytes(KEY), 2 * SWEEP * BLOCK)
+        for first in range(0, blocks, SWEEP):
             with np.errstate(invalid="ignore", over="ignore"):
-                values.reshape(-1)[: part.stop - part.start] = vector[part]
-                values.reshape(-1)[part.stop - part.start :] = 0
-                scales[first : first + count] = self._round(values, other, generator)
-            whole = values.astype(np.uint8).reshape(-1, per)
-            into = codes[part.start // per :][: len(whole)]
-            into[:] = whole[:, 0]
-            for place in range(1, per):
-                into |= whole[:, place] << np.uint8(place * self.bits)
+                values = np.asarray(vector[first * BLOCK : (first + SWEEP) * BLOCK], np.float32)
+                if short := -len(values) % BLOCK:
+                    values = np.pad(values, (0, short))
+                values = values.reshape(-1, BLOCK)
+                whole, scales[first : first + SWEEP] = self._round(values, room[:, : len(values)], stream)
+            _join(whole, self.bits, small[: whole.size], codes[first * BLOCK // per :][: whole.size // per])
         return {CODES: codes, SCALES: scales}
 
     def _round(
-        self, values: NDArray[np.float32], other: NDArray[np.float32], generator: np.random.Generator
-    ) -> NDArray[np.uint16]:
-        """Turn blocks of values into their codes, in place; their scales. `other` is room of the same size."""
-        largest = np.float32(2 ** (self.bits - 1) - 1)
-        strips = np.abs(values, out=other).reshape(len(values), -1, STRIP).max(axis=1)
-        scales = _rounded_up(strips.max(axis=1) / largest)
+        self, values: NDArray[np.float32], room: NDArray[np.float32], stream: Stream
+    ) -> tuple[NDArray[np.uint32], NDArray[np.uint16]]:
+        """Blocks of values [N, BLOCK] as codes [N * BLOCK] in the last bits of words, and their scales [N].
+
+        Codes are made in the `room`, which is twice as large as the values.
+        """
+        room, other = room
+        largest, bits = np.float32(2 ** (self.bits - 1) - 1), room.view(np.uint32)
+        sizes = np.bitwise_and(values.view(np.uint32), SIZE, out=bits).max(axis=1).view(np.float32)
+        scales = _rounded_up(sizes / largest)
         wide = widened(scales)
-        inverse = np.divide(1, wide, out=np.zeros(len(scales), np.float32), where=wide >= SMALLEST)
-        values *= inverse[:, None]
-        values += generator.random(dtype=np.float32, out=other)
-        np.floor(values, out=values)
-        np.minimum(np.maximum(values, -largest, out=values), largest, out=values)
-        if not np.isfinite(wide).all():
-            np.nan_to_num(values, copy=False)
-        values += largest
-        return scales
+        usable = (wide >= SMALLEST) & np.isfinite(wide)
+        inverse = np.divide(1, wide, out=np.zeros(len(wide), np.float32), where=usable)
+        inverse[sizes * inverse > largest] *= np.float32(1 - 2**-22)  # so much may these operations be off by
+        if not usable.all():
+            values = np.where(usable[:, None], values, 0)
+        np.multiply(values, inverse[:, None], out=room)
+        room += 2**self.bits + largest
+        flat = bits.reshape(-1)
+        _add(flat, FRACTION - self.bits, stream, other.view(np.uint32).reshape(-1))
+        flat >>= FRACTION - self.bits
+        return flat, scales
 
     def unpack(self, parts: Parts, shape: Shape) -> FloatArray:
         """The values, float32 [D]; `ShapeError` for a code that `pack` does not write."""
-        largest, mask, per = 2 ** (self.bits - 1) - 1, np.uint8(2**self.bits - 1), 8 // self.bits
+        largest, per = 2 ** (self.bits - 1) - 1, 8 // self.bits
         packed, scales = parts[CODES].astype(np.uint8, copy=False), parts[SCALES].astype(np.uint16, copy=False)
-        found = np.empty((len(scales), BLOCK // per, per), np.float32)
-        codes = np.empty((min(SWEEP, len(scales)) * BLOCK // per, per), np.uint8)
+        found, room = np.empty((len(scales), BLOCK), np.float32), np.empty((2, SWEEP * BLOCK), np.uint8)
         for first in range(0, len(scales), SWEEP):
             into = found[first : first + SWEEP]
-            bytes_ = packed[first * BLOCK // per :][: into.size // per]
-            few = bytes_[:, None] if per == 1 else codes[: len(bytes_)]
-            for place in range(per) if per > 1 else ():
-                np.bitwise_and(bytes_ >> np.uint8(place * self.bits), mask, out=few[:, place])
-            if few.max(initial=0) > 2 * largest:
-                raise ShapeError(f"a code of {few.max()}; {self.bits} bits have codes from 0 to {2 * largest}")
-            np.subtract(few.reshape(into.shape), np.float32(largest), out=into)
+            codes = _part(packed[first * BLOCK // per :][: into.size // per], self.bits, room[:, : into.size])
+            if (most := codes.max(initial=0)) > 2 * largest:
+                raise ShapeError(f"a code of {most}; {self.bits} bits have codes from 0 to {2 * largest}")
+            whole = np.subtract(codes, np.uint8(largest), out=room[0, : into.size]).view(np.int8)
+            into[:] = whole.reshape(into.shape)
             with np.errstate(invalid="ignore", over="ignore"):
-                into *= widened(scales[first : first + SWEEP])[:, None, None]
+                into *= widened(scales[first : first + SWEEP])[:, None]
         return np.asarray(found.reshape(-1)[: math.prod(shape)])
 
     def error(self, parts: Parts, vector: FloatArray) -> float:
@@ -177,17 +188,63 @@ class Rounded:
 Codec = Plain | Brief | Rounded
 
 
-def _sweeps(dim: int) -> Iterator[slice]:
-    """Parts of a vector [D]."""
-    width = SWEEP * BLOCK
-    return (slice(start, min(start + width, dim)) for start in range(0, dim, width))
+def _add(to: NDArray[np.uint32], bits: int, stream: Stream, room: NDArray[np.uint32]) -> None:
+    """Add to each of the values [N], in place, a number from 0 to 2^bits - 1 that is as likely as any other.
+
+    Two are made of a word of the `stream`, one from either end. Where they overlap, the first bits of one are the last
+    of the other: each by itself is as it should be, and what one says of the other is worth 2^(bits - 32) of a level.
+    """
+    half = (len(to) + 1) // 2
+    words, other = stream.words(half), room[:half]
+    to[:half] += np.bitwise_and(words, np.uint32((1 << bits) - 1), out=other)
+    to[half:] += np.right_shift(words, 32 - bits, out=other)[: len(to) - half]
+
+
+def _join(codes: NDArray[np.uint32], bits: int, room: NDArray[np.uint8], into: NDArray[np.uint8]) -> None:
+    """Put codes [N], the last bits of words, together `into` bytes [N * bits / 8], the first in the lowest bits."""
+    if bits == 8:
+        np.copyto(into, codes, casting="unsafe")
+        return
+    np.copyto(room, codes, casting="unsafe")
+    room &= np.uint8(2**bits - 1)
+    for width in (2, 4):
+        if width >= bits:
+            pairs = room.view("<u2")
+            pairs *= 256 + 2**width  # the second beside the first, in the upper byte
+            pairs >>= 8
+            room = room[: len(pairs)]
+            np.copyto(room, pairs, casting="unsafe")
+    into[:] = room
+
+
+def _part(packed: NDArray[np.uint8], bits: int, rooms: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Inverse of `_join`: codes, a byte each; they lie in one of two `rooms`, as large as they are, or are `packed`."""
+    for width, room in zip((4, 2), rooms, strict=True):
+        if width >= bits:
+            pairs = room[: 2 * len(packed)].view("<u2")
+            np.left_shift(packed, np.uint16(8 - width), out=pairs)
+            pairs |= packed
+            pairs &= (2**width - 1) * 0x101
+            packed = pairs.view(np.uint8)
+    return packed
+
+
+def _last(bits: int) -> int:
+    """The bfloat16 of a float32 of at least the size `LARGEST`; both as bits."""
+    size = bits & SIZE
+    return (bits - size | (NAN if size > INFINITE else INFINITE if size == INFINITE else LARGEST)) >> 16
 
 
 def _rounded_up(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """The bits of the next bfloat16 that is not below a positive float32."""
-    return np.asarray((values.view(np.uint32).astype(np.uint64) + 0xFFFF) >> 16, np.uint16)
+    """The bits of the next bfloat16 that is not below a float32 from 0; of NaN those of one."""
+    return np.asarray((np.minimum(values.view(np.uint32), NAN) + 0xFFFF) >> 16, np.uint16)
 
 
 def widened(codes: NDArray[np.uint16]) -> NDArray[np.float32]:
-    """The numbers whose bfloat16 bits these are."""
-    return (codes.astype(np.uint32) << 16).view(np.float32)
+    """The numbers [D] whose bfloat16 bits these are."""
+    found = np.empty(codes.shape, np.float32)
+    for start in range(0, len(codes), SWEEP * BLOCK):
+        bits = found[start : start + SWEEP * BLOCK].view(np.uint32)
+        bits[:] = codes[start : start + SWEEP * BLOCK]
+        bits <<= 16
+    return found

@@ -44,8 +44,8 @@ def made_at_the_site(directory: Path, name: str) -> None:
     kept.rename(place / IDENTITY)
 
 
-def submit(federation: Loopback, output: Path) -> subprocess.CompletedProcess[str]:
-    given = [f"--set={key}={value}" for key, value in SETTINGS.items()]
+def submit(federation: Loopback, output: Path, **more: int) -> subprocess.CompletedProcess[str]:
+    given = [f"--set={key}={value}" for key, value in {**SETTINGS, **more}.items()]
     return subprocess.run(
         [program("dqnfed"), "submit", "digits", str(federation.directory), *given, "--output", str(output)],
         env={**flwr_environment(), "OMP_NUM_THREADS": "1"},
@@ -56,10 +56,13 @@ def submit(federation: Loopback, output: Path) -> subprocess.CompletedProcess[st
     )
 
 
-def test_nodes_agree_and_train_as_in_one_process_to_rounding(federation: Loopback, tmp_path: Path) -> None:
-    done = submit(federation, tmp_path / "run")
+@pytest.mark.parametrize("more", [{}, {"messages.row": 16, "messages.step": 16}], ids=["whole", "short"])
+def test_nodes_agree_and_train_as_in_one_process_to_rounding(
+    federation: Loopback, tmp_path: Path, more: dict[str, int]
+) -> None:
+    done = submit(federation, tmp_path / "run", **more)
     assert done.returncode == 0, done.stderr + done.stdout + federation.texts()
-    here = run({**SETTINGS, "local.batch-size": 32})  # as the experiment has it
+    here = run({**SETTINGS, **more, "local.batch-size": 32})  # as the experiment has it
     found = read_result(tmp_path / "run")
     np.testing.assert_allclose(found.theta, here.theta, rtol=0.05, atol=1e-4)
     assert [len(event.votes.heard) for event in found.events] == [5, 5]

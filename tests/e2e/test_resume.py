@@ -128,9 +128,10 @@ def test_killing_and_resuming_gives_the_bits_of_the_run_never_killed(
     assert_same(tmp_path / "killed", tmp_path / "whole")
 
 
-def test_killing_a_masked_run_gives_the_same_model_as_well(tmp_path: Path, warm: str) -> None:
+@pytest.mark.parametrize("more", [{}, {"messages.row": 16, "messages.step": 8}], ids=["whole", "short"])
+def test_killing_a_masked_run_gives_the_same_model_as_well(tmp_path: Path, warm: str, more: dict[str, Any]) -> None:
     """What rounds cost differs: a sum is asked for before its round's checkpoint is written."""
-    mapping = {**TINY, "privacy.mode": "masked", "privacy.min-samples": 60, "clients": 4, "rounds": 20}
+    mapping = {**TINY, "privacy.mode": "masked", "privacy.min-samples": 60, "clients": 4, "rounds": 20, **more}
     assert killed(tmp_path, mapping, seed=1, kills=4, path=warm)
     found, expected = (read_result(tmp_path / name) for name in ("killed", "whole"))
     assert (tmp_path / "killed" / MODEL).read_bytes() == (tmp_path / "whole" / MODEL).read_bytes()

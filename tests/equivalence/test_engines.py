@@ -62,12 +62,13 @@ HELD_OUT: dict[str, Any] = {
 SHORT: dict[str, Any] = {"messages.row": 4, "messages.step": 8, "rounds": 6, "curvature.kind": "none"}
 """Flower's actors hand a client's memory to each other."""
 MASKED: dict[str, Any] = {"privacy.mode": "masked", "clients": 4, "dqn-fed.anchor": "auto", "curvature.kind": "none"}
+MASKED_SHORT: dict[str, Any] = {**MASKED, "messages.row": 16, "messages.step": 8}
 
 
 @pytest.mark.parametrize(
     "more",
-    [{}, SHORT, pytest.param(HELD_OUT, marks=pytest.mark.slow), pytest.param(MASKED, marks=pytest.mark.slow)],
-    ids=["training", "short messages", "held-out", "masked"],
+    [{}, SHORT, *(pytest.param(each, marks=pytest.mark.slow) for each in (HELD_OUT, MASKED, MASKED_SHORT))],
+    ids=["training", "short messages", "held-out", "masked", "masked, short messages"],
 )
 def test_flowers_simulation_gives_the_bits_of_the_in_process_engine(tmp_path: Path, more: dict[str, Any]) -> None:
     listener, settings = Rounds(), {**SETTINGS, **more}

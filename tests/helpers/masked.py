@@ -22,11 +22,18 @@ def key_of(client: int, purpose: str = "identity", salt: str = "") -> bytes:
 
 
 def member(
-    client: int, pins: Mapping[int, bytes] | None = None, *, run: str = RUN, salt: str = "", floor: int = 1
+    client: int,
+    pins: Mapping[int, bytes] | None = None,
+    *,
+    run: str = RUN,
+    salt: str = "",
+    floor: int = 1,
+    bits: int = 32,
 ) -> Member:
     """A new client that knows everybody's key, or only those in `pins`; `salt` gives other secrets."""
     known = (lambda other: signing_public(key_of(other))) if pins is None else pins.get
-    return Member(Identity(client, key_of(client), known, run, lambda purpose: key_of(client, purpose, salt), floor))
+    identity = Identity(client, key_of(client), known, run, lambda purpose: key_of(client, purpose, salt), floor)
+    return Member(identity, bits)
 
 
 def invitation(members: Mapping[int, Member], samples: Mapping[int, int] | None = None) -> dict[str, Any]:
@@ -49,9 +56,9 @@ def agree(members: Mapping[int, Member], samples: Mapping[int, int] | None = Non
     assert len(tags) == 1
 
 
-def group(count: int, salt: str = "") -> dict[int, Member]:
+def group(count: int, salt: str = "", bits: int = 32) -> dict[int, Member]:
     """So many clients that have agreed."""
-    members = {client: member(client, salt=salt) for client in range(count)}
+    members = {client: member(client, salt=salt, bits=bits) for client in range(count)}
     agree(members)
     return members
 

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dqnfed_flwr.masked.member import Member, RefusedError
+from dqnfed_flwr.masked import SHORT
+from dqnfed_flwr.masked.member import Member, RefusedError, spread_of
 from dqnfed_flwr.masked.secrets import agreement_public, sign, signing_public
-from dqnfed_flwr.masked.sums import opened
+from dqnfed_flwr.masked.sums import opened, unit_for
 from tests.helpers.masked import RUN, SAMPLES, agree, delivery, group, invitation, key_of, member, request, rows
 
 MODEL = b"m" * 32
@@ -355,3 +356,23 @@ def test_the_run_is_part_of_every_secret() -> None:
     row = rows(1, 20)[0]
     assert RUN != "run 2"
     assert np.abs(members[0].hide(1, MODEL, row) - elsewhere[0].hide(1, MODEL, row)).max() > 0.1
+
+
+def test_short_sum_is_that_of_the_rows_and_no_second_one() -> None:
+    """Nor is the same sum given in other words: the same masks would lie over other numbers."""
+    members, given_rows = group(5, bits=SHORT), rows(5, 300)
+    for client, row in enumerate(given_rows):
+        members[client].hide(1, MODEL, row)
+    spread, weights = spread_of(300, range(5), 1, MODEL), [0.3, 0.1, 0.1, 0.4, 0.1]
+    unit = unit_for(float(np.array(weights) @ np.linalg.norm(given_rows, axis=1)), 5, spread)
+    asked = {**request(range(5), weights), "unit": unit}
+    words = [members[client].summand(asked) for client in range(5)]
+    assert {each.dtype for each in words} == {np.dtype(np.uint16)}
+    np.testing.assert_allclose(opened(words, unit, spread), np.array(weights) @ given_rows, atol=12 * unit)
+    np.testing.assert_array_equal(words[0], members[0].summand(asked))
+    members[0].bits = 32
+    with pytest.raises(RefusedError, match="a second sum at one model"):
+        members[0].summand(asked)
+    members[1].spent.clear()
+    with pytest.raises(RefusedError, match="too small for the row"):
+        members[1].summand({**asked, "unit": unit / 1e4})

@@ -10,7 +10,21 @@ from scipy.stats import chisquare
 
 from dqnfed_flwr.masked import MOST
 from dqnfed_flwr.masked.secrets import KEY, derive
-from dqnfed_flwr.masked.sums import HALF, effective, in_units, masked, most, opened, too_few, unit_for
+from dqnfed_flwr.masked.spread import Spread
+from dqnfed_flwr.masked.sums import (
+    HALF,
+    SHORT_HALF,
+    Words,
+    effective,
+    in_units,
+    masked,
+    most,
+    opened,
+    rounding_slack,
+    too_few,
+    unit_for,
+)
+from dqnfed_flwr.types import Float64Array
 from tests.helpers.masked import rows
 
 
@@ -22,11 +36,13 @@ def secrets_of(client: int, clients: set[int], purpose: str = "") -> dict[int, b
     return {other: derive(pair(client, other), purpose) for other in clients - {client}}
 
 
+@pytest.mark.parametrize("word", [np.uint32, np.uint16])
 @given(st.sets(st.integers(0, 50), min_size=1, max_size=9), st.integers(1, 40), st.integers(0, 99))
-def test_masks_cancel_for_every_set_of_clients(clients: set[int], dim: int, seed: int) -> None:
-    words = np.random.default_rng(seed).integers(0, 2**32, (len(clients), dim), np.uint32)
+def test_masks_cancel_for_every_set_of_clients(word: type, clients: set[int], dim: int, seed: int) -> None:
+    words = np.random.default_rng(seed).integers(0, np.iinfo(word).max, (len(clients), dim), word, endpoint=True)
     shown = [masked(own, client, secrets_of(client, clients)) for own, client in zip(words, clients, strict=True)]
-    np.testing.assert_array_equal(np.sum(shown, axis=0, dtype=np.uint32), np.sum(words, axis=0, dtype=np.uint32))
+    assert all(each.dtype == word for each in shown)
+    np.testing.assert_array_equal(np.sum(shown, axis=0, dtype=word), np.sum(words, axis=0, dtype=word))
 
 
 @given(st.integers(2, 8), st.integers(0, 99), st.floats(-12, 12))
@@ -100,3 +116,73 @@ def test_too_few_samples_are_said_with_what_was_found_what_is_needed_and_the_rem
     assert "let clients with more samples, or more clients, take part" in words
     assert too_few(effective([0.1] * 4, [64] * 4), 256) == ""
     assert "one of 0 samples" in too_few(effective([0.0] * 4, [64] * 4), 256)
+
+
+def short_sum(given_rows: Float64Array, weights: Float64Array, seed: int = 0) -> tuple[Float64Array, float, float]:
+    """The sum in words of 16 bits, its unit, and sum |c_k| |g_k|."""
+    clients, dim = given_rows.shape
+    spread = Spread(dim, clients, bytes([seed % 256] * KEY))
+    longest = float(np.abs(weights) @ np.linalg.norm(given_rows, axis=1))
+    unit = unit_for(longest, clients, spread)
+    words: list[Words] = []
+    for k, (row, weight) in enumerate(zip(given_rows, weights, strict=True)):
+        made = in_units(row, weight, unit, derive(bytes([seed % 256] * KEY), k), spread)
+        assert made is not None
+        assert made.dtype == np.uint16
+        words.append(made)
+    return opened(words, unit, spread), unit, longest
+
+
+@given(st.integers(4, 40), st.integers(1, 6000), st.integers(0, 99), st.floats(-12, 12), st.sampled_from([1, 9]))
+def test_short_sum_is_off_by_its_rounding_alone(clients: int, dim: int, seed: int, size: float, tail: int) -> None:
+    """Of every vector, heavy tails among them: 8 standard deviations of K D draws, each of at most half a unit."""
+    draws = np.random.default_rng(seed)
+    given_rows = draws.standard_normal((clients, dim)) ** tail * 10.0**size
+    weights = draws.uniform(-1, 2, clients)
+    total, unit, longest = short_sum(given_rows, weights, seed)
+    exact = weights @ given_rows
+    wrong = float(np.linalg.norm(total - exact))
+    assert wrong <= unit / 2 * np.sqrt(clients) * (np.sqrt(dim) + 8) + 1e-5 * longest
+    assert abs(total @ total - exact @ exact) <= (rounding_slack(dim, clients) + 1e-5) * longest**2
+
+
+def test_spreading_is_what_makes_a_short_sum_precise() -> None:
+    given_rows = np.random.default_rng(0).standard_normal((10, 80_000))
+    weights = np.full(10, 0.1)
+    total, unit, longest = short_sum(given_rows, weights)
+    exact = weights @ given_rows
+    assert np.linalg.norm(total - exact) < 2e-3 * np.linalg.norm(exact)
+    assert unit < longest / SHORT_HALF / 25  # of words that have room for a vector of one value
+
+
+@given(st.integers(4, 4096), st.integers(2, 3000), st.sampled_from([1.0, -1.0]))
+def test_longest_short_sum_does_not_overflow(clients: int, dim: int, sign: float) -> None:
+    """All have the same vector, one of whose values is, spread, as large as they allow."""
+    spread = Spread(dim, clients, bytes(KEY))
+    turned = np.full(dim, np.sqrt((1 - spread.reach**2) / (dim - 1)))
+    turned[-1] = sign * spread.reach
+    row = spread.back(turned)
+    unit = unit_for(clients * float(np.linalg.norm(row)), clients, spread)
+    words = in_units(row, 1.0, unit, bytes(KEY), spread)
+    assert words is not None
+    most = clients * int(words.view(np.int16)[-1])
+    assert SHORT_HALF - 4 * clients - 10 < sign * most < SHORT_HALF
+    total = opened([words * np.uint16(clients)], unit, spread)
+    assert spread.out(total)[-1] == pytest.approx(most * unit, rel=1e-3)
+
+
+def test_short_words_refuse_what_would_wrap() -> None:
+    spread, row = Spread(500, 4, bytes(KEY)), np.ones(500)
+    unit = unit_for(4 * float(np.linalg.norm(row)), 4, spread)
+    assert in_units(row, 1.0, unit, bytes(KEY), spread) is not None
+    assert in_units(row, 1.0, unit / 100, bytes(KEY), spread) is None
+    assert in_units(np.full(500, np.nan), 1.0, unit, bytes(KEY), spread) is None
+    beyond = spread.back(np.eye(1, 500)[0])  # chosen by who knows the signs
+    assert in_units(beyond, 1.0, unit, bytes(KEY), spread) is None
+
+
+def test_short_rounding_is_right_on_average() -> None:
+    given_rows, weights = np.random.default_rng(1).standard_normal((4, 300)), np.full(4, 0.25)
+    found = [short_sum(given_rows, weights, seed) for seed in range(256)]
+    mean, unit = np.mean([total for total, _, _ in found], axis=0), found[0][1]
+    assert np.abs(mean - weights @ given_rows).max() <= 5 * unit / np.sqrt(256)

@@ -23,9 +23,11 @@ from dqnfed_flwr.masked.secrets import signing_public
 from dqnfed_flwr.strategy.masked_clients import AGAIN
 from dqnfed_flwr.strategy.strategy import GradientStrategy
 from dqnfed_flwr.telemetry.events import Cost
+from dqnfed_flwr.types import on_host
 from dqnfed_flwr.wire import VECTORS, decode_task
-from dqnfed_flwr.wire.codecs import Array
+from dqnfed_flwr.wire.codecs import Array, encode_lost
 from dqnfed_flwr.wire.masked import ASK, NAMED, REFUSED, SUMMAND, decode_masked, encode_masked
+from dqnfed_flwr.wire.task import read_task
 from tests.helpers.masked import key_of
 from tests.helpers.runs import TINY, Stop, StopAfter, changed
 
@@ -37,6 +39,7 @@ MASKED: dict[str, Any] = {
     "privacy.mode": "masked",
     "privacy.min-samples": 100,
 }
+SHORT: dict[str, Any] = {"messages.row": 16, "messages.step": 8}
 OPEN = {**MASKED, "privacy.mode": "open", "dqn-fed.anchor": "momentum", "dqn-fed.anchor-work": "gradient"}
 Meddle = Callable[[Message, Message, int], Message]
 """Makes a reply of an honest one, the question and the number of the client."""
@@ -102,9 +105,10 @@ def test_rounds_are_those_of_open_rows_to_rounding() -> None:
     assert masked.events[-1].losses_after < masked.events[0].losses_before
 
 
-def test_bits_depend_neither_on_the_order_of_replies_nor_on_threads() -> None:
-    first = served()
-    for other in (served(grid=LastFirst), run_in_process(Settings.from_mapping(MASKED), jobs=3)):
+@pytest.mark.parametrize("more", [{}, SHORT], ids=["whole", "short"])
+def test_bits_depend_neither_on_the_order_of_replies_nor_on_threads(more: dict[str, Any]) -> None:
+    first = served(more)
+    for other in (served(more, grid=LastFirst), run_in_process(Settings.from_mapping({**MASKED, **more}), jobs=3)):
         np.testing.assert_array_equal(first.theta, other.theta)
         assert figures(first) == figures(other)
 
@@ -204,14 +208,16 @@ def test_client_whose_site_asks_for_more_samples_than_the_run_gives_no_sum(said:
     assert {event.status for event in found.events} == {"no-step"}
 
 
-def test_wrong_summand_makes_no_step(said: list[str]) -> None:
+@pytest.mark.parametrize("bits", [32, 16])
+def test_wrong_summand_makes_no_step(bits: int, said: list[str]) -> None:
     def lie(reply: Message, question: Message, client: int) -> Message:
         if asks(question) == "sum" and client == 1:
             vectors = reply.content.array_records[VECTORS]
-            vectors[SUMMAND] = Array(vectors[SUMMAND].numpy() + np.uint32(1 << 28))
+            words = vectors[SUMMAND].numpy()
+            vectors[SUMMAND] = Array(words + words.dtype.type(1 << (bits - 4)))
         return reply
 
-    found = served({"rounds": 3}, Meddled(lie))
+    found = served({"rounds": 3, "messages.row": bits}, Meddled(lie))
     assert "what one of the clients gave is not its row" in "".join(said)
     assert [event.factor for event in found.events] == [0.0] * 3
     assert {event.status for event in found.events} == {"no-step"}
@@ -315,6 +321,9 @@ def test_method_of_products_goes_on_as_with_open_rows(method: str) -> None:
         ({"guarantee.tolerate": 1}, "guarantee.tolerate: found 1"),
         ({"step.on-stationary": "relax"}, "step.on-stationary: found 'relax'"),
         ({"attack.kind": "zero"}, "attack.kind: found 'zero'"),
+        ({"messages.row": 8}, "messages.row: found 8 .* to more than a few levels; use 16 or 32"),
+        ({"messages.row": 16, "clients": 5000}, "clients: found 5000 .* of 4096 clients; use messages.row 32"),
+        ({"messages.step": 8, "method": "fednew"}, "messages.step: found 8 with method 'fednew'"),
         ({"dqn-fed.anchor": "server-lbfgs"}, "needs more than the one sum"),
         ({"dqn-fed.anchor-work": "sgd", "dqn-fed.anchor": "momentum"}, "needs more than the one sum"),
     ],
@@ -324,9 +333,10 @@ def test_settings_that_masks_do_not_go_with_are_refused_with_the_remedy(changes:
         GradientStrategy(Settings.from_mapping({**MASKED, **changes}))
 
 
-def test_run_that_is_resumed_ends_with_the_same_bits(tmp_path: Path) -> None:
-    whole = run({**MASKED, "output": str(tmp_path / "whole")})
-    part = {**MASKED, "output": str(tmp_path / "part")}
+@pytest.mark.parametrize("more", [{}, SHORT], ids=["whole", "short"])
+def test_run_that_is_resumed_ends_with_the_same_bits(more: dict[str, Any], tmp_path: Path) -> None:
+    whole = run({**MASKED, **more, "output": str(tmp_path / "whole")})
+    part = {**MASKED, **more, "output": str(tmp_path / "part")}
     for number in (2, 4):
         with pytest.raises(Stop):
             run(part, listeners=[StopAfter(number)], resume=number > 2)
@@ -334,3 +344,71 @@ def test_run_that_is_resumed_ends_with_the_same_bits(tmp_path: Path) -> None:
     np.testing.assert_array_equal(whole.theta, found.theta)
     one, other = ([replace(event, cost=Cost()).to_json() for event in each.events] for each in (whole, found))
     assert one == other
+
+
+def test_short_messages_bring_the_model_once_and_sums_in_short_words() -> None:
+    whole, clients = Meddled(), Meddled()
+    long, short = served(clients=whole), served(SHORT, clients)
+    assert 0.9 < short.events[-1].losses_after[0] / long.events[-1].losses_after[0] < 1.1
+    tasks = [question.content.array_records["model"] for question, _ in clients.said if "task" in question.content]
+    assert sum("theta" in record for record in tasks) == 5  # the first exchange, by client
+    for bits, found in ((32, whole), (16, clients)):
+        words = [each[SUMMAND] for each in vectors_of(found) if SUMMAND in each]
+        assert {each.dtype for each in words} == {np.dtype(f"uint{bits}")}
+        assert abs(np.concatenate(words).astype(np.float64).mean() / 2**bits - 0.5) < 0.01
+    sketches = [
+        {(each["gradient"].shape, each["gradient"].dtype) for each in vectors_of(found) if "gradient" in each}
+        for found in (whole, clients)
+    ]
+    assert sketches[0] == sketches[1]
+
+
+def test_short_words_change_a_step_by_their_rounding() -> None:
+    """One round from the same model: the weights are the same, as sketches go whole."""
+    clients = Meddled()
+    long, short = served({"rounds": 1}, clients), served({"rounds": 1, "messages.row": 16})
+    assert long.events[0].weights == short.events[0].weights
+    start = next(decode_task(question.content).theta for question, _ in clients.said if "task" in question.content)
+    assert 0 < np.linalg.norm(short.theta - long.theta) < 5e-3 * np.linalg.norm(long.theta - on_host(start))
+
+
+def test_client_that_lost_its_model_is_sent_it_and_gives_its_one_sum_at_each_model(said: list[str]) -> None:
+    """By steps or as a whole, it is the same model: the client counts it once, and the server's name for it fits."""
+    lost: list[int] = []
+
+    def forget(reply: Message, question: Message, client: int) -> Message:
+        if client == 2 and "task" in question.content and decode_task_exchange(question) == 3 and not lost:
+            lost.append(client)
+            return Message(encode_lost(), reply_to=question)
+        return reply
+
+    clients = Meddled(forget)
+    found = served({**SHORT, "rounds": 6}, clients)
+    assert lost
+    assert "second sum" not in "".join(said)
+    again = [question for question, _ in clients.said if "theta" in question.content.array_records.get("model", {})]
+    assert len(again) == 6
+    assert all(event.moved for event in found.events)
+    assert found.events[3].votes.heard == (0, 1, 2, 3, 4)
+
+
+def test_too_few_replies_after_a_step_cost_an_exchange_and_the_last_step_of_momentum() -> None:
+    """Nobody is told of that step again; least of all who is sent the whole model, with no step to it."""
+    lost: list[int] = []
+
+    def forget(reply: Message, question: Message, client: int) -> Message:
+        if client in (3, 4) and "task" in question.content and decode_task_exchange(question) == 3 and len(lost) < 2:
+            lost.append(client)
+            return Message(encode_lost(), reply_to=question)
+        return reply
+
+    found = served({**SHORT, "rounds": 6}, Meddled(forget))
+    assert lost == [3, 4]
+    assert [event.round for event in found.events] == [1, 2, 3, 4, 5, 6]
+    assert found.events[2].cost.exchanges == 3
+    assert found.events[2].votes.heard == (0, 1, 2, 3, 4)
+    assert found.events[-1].losses_after < found.events[0].losses_before
+
+
+def decode_task_exchange(question: Message) -> int:
+    return read_task(question.content.config_records["task"]).exchange

@@ -5,15 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CTR
 from flwr.app import ArrayRecord
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from scipy.stats import chisquare
 
 from dqnfed_flwr.errors import ShapeError, WireError
+from dqnfed_flwr.masked.secrets import Stream
 from dqnfed_flwr.types import FloatArray
 from dqnfed_flwr.wire.codecs import KINDS, WHOLE, KindName
-from dqnfed_flwr.wire.rounding import BLOCK, CODES, SCALES, SWEEP, Brief, Parts, Rounded
+from dqnfed_flwr.wire.rounding import BLOCK, CODES, SCALES, SWEEP, Brief, Parts, Rounded, _add
 
 BITS = (2, 4, 8)
 bits_of = pytest.mark.parametrize("bits", BITS)
@@ -97,7 +102,7 @@ def test_scales_are_bfloat16_not_below_what_they_stand_for(value: float) -> None
 
 
 @bits_of
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, np.uint32(0xFFFF_FFFF).view(np.float32)])
 def test_a_value_that_is_no_number_shows(bits: int, bad: float) -> None:
     vector = np.ones(2 * BLOCK, np.float32)
     vector[3] = bad
@@ -218,12 +223,44 @@ def test_the_mean_over_many_roundings_to_bfloat16_is_the_vector() -> None:
 @pytest.mark.parametrize("dim", [1, SWEEP * BLOCK - 1, SWEEP * BLOCK, SWEEP * BLOCK + 1, 2 * SWEEP * BLOCK + 300])
 @bits_of
 def test_sweeps_leave_no_seam(bits: int, dim: int) -> None:
-    """The whole vector at once, in float32 as it is done in sweeps."""
-    vector = np.random.default_rng(dim).standard_normal(dim).astype(np.float32)
+    """By the definition, in whole numbers: x / s in steps of 2^(bits - 23), a number added that cuts off right."""
+    vector, step = np.random.default_rng(dim).standard_normal(dim).astype(np.float32), 23 - bits
     parts, largest = pack(vector, bits), 2 ** (bits - 1) - 1
     padded = np.pad(vector, (0, -dim % BLOCK)).reshape(-1, BLOCK)
     scales = (parts[SCALES].astype(np.uint32) << 16).view(np.float32)
-    draws = np.random.default_rng(0).random(padded.shape, np.float32)
-    q = np.clip(np.floor(padded * (np.float32(1) / scales)[:, None] + draws), -largest, largest)
-    expected = (q * scales[:, None]).reshape(-1)[:dim]
-    np.testing.assert_array_equal(there_and_back(vector, bits), expected)
+    places = np.rint((padded * (np.float32(1) / scales)[:, None]).astype(np.float64) * 2**step).astype(np.int64)
+    drawn = numbers(np.random.default_rng(0), padded.size, step).reshape(padded.shape)
+    expected = (((places + (largest << step) + drawn) >> step) - largest) * scales[:, None]
+    np.testing.assert_array_equal(there_and_back(vector, bits), expected.reshape(-1)[:dim].astype(np.float32))
+
+
+def numbers(generator: np.random.Generator, count: int, bits: int) -> NDArray[np.int64]:
+    """What is added to so many values: two numbers of each word of AES-256-CTR, by sweeps."""
+    encryptor, found = Cipher(AES(generator.bytes(32)), CTR(bytes(16))).encryptor(), []
+    for start in range(0, count, SWEEP * BLOCK):
+        size = min(SWEEP * BLOCK, count - start)
+        words = np.frombuffer(encryptor.update(bytes(2 * size)), "<u4").astype(np.int64)
+        found += [words % 2**bits, words >> (32 - bits)]
+    return np.concatenate(found)
+
+
+@pytest.mark.parametrize("bits", [15, 16, 19, 21])
+def test_what_is_added_is_each_number_as_often_as_any_other(bits: int) -> None:
+    """First bits, last bits, and first bits of two that share a word together."""
+    count = 1 << 17
+    added = np.zeros(count, np.uint32)
+    _add(added, bits, Stream(bytes(32), 2 * count), np.empty(count, np.uint32))
+    first, last = added >> (bits - 4), added & 15
+    for each in (first, last, 16 * first[: count // 2] + first[count // 2 :]):
+        assert chisquare(np.bincount(each)).pvalue > 1e-3
+    assert added.max() < 2**bits
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("power", [-119.0, -0.5, 119.0])
+def test_no_block_whatever_its_size_and_scale_ends_beyond_the_last_level(bits: int, power: float) -> None:
+    """The largest value, over its scale, is rounded a few times; its level must be one that there is."""
+    sizes = 2.0 ** (power + np.arange(4000) / 4000)
+    vector = np.outer(sizes, np.resize([1, -1, 0.3], BLOCK)).astype(np.float32).reshape(-1)
+    back, largest = there_and_back(vector, bits), 2 ** (bits - 1) - 1
+    assert (np.abs(back - vector) <= np.float64(1 + 2**-7) * np.repeat(sizes, BLOCK) / largest).all()
