@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dqnfed_flwr.config.record_faults import record_faults
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.masked import PEERS
 from dqnfed_flwr.schema.groups import WHOLE
@@ -26,6 +27,7 @@ def faults(run: RunPlan) -> Iterator[str]:
     yield from _autocast_faults(run)
     yield from _message_faults(run)
     yield from _masked_faults(run)
+    yield from record_faults(run)
     if run.stage:
         yield from run.method.faults(run)
         yield from faults(run.stage)

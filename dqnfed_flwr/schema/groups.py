@@ -340,6 +340,9 @@ class MessagesSettings(Group):
     )
 
 
+_of_records = partial(_wire, read=lambda run: run.private)
+
+
 class PrivacySettings(Group):
     """What of a client the server sees."""
 
@@ -347,6 +350,18 @@ class PrivacySettings(Group):
         "open",
         "what the server sees of clients: each gradient, or inner products and one sum a model, see privacy.md",
         about="protocol",
+    )
+    epsilon: float = setting(
+        0.0,
+        "differential privacy of each record for a whole run, with mode masked: epsilon, such as 3; 0 is none",
+        about="protocol",
+        ge=0,
+    )
+    delta: float = _of_records(1e-5, "delta: well below 1 over a client's number of records", gt=0, lt=1)
+    clip: float = _of_records(1.0, "C: the gradient of a single record is cut to this norm", gt=0)
+    largest_loss: float = _of_records(5.0, "B: the loss of a single record is cut to it, where it is told", gt=0)
+    min_records: int = _of_records(
+        10_000, "training records that a client must have; with fewer, noise is larger than what it hides", ge=1
     )
 
 
