@@ -74,7 +74,7 @@ class MaskedClients(OwnClients):
 
     @property
     def privacy(self) -> Spent | None:
-        """What the exchanges so far have spent, and by how much noise hides a rise, of the client with fewest records."""
+        """What the exchanges so far have spent; `rise` is that of the client with the fewest records."""
         found = self._protection
         if found is None:
             return None
