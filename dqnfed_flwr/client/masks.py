@@ -110,7 +110,7 @@ def discreet(masks: Masks | None) -> Iterator[None]:
     """Keep the words of a failure to the client's own log, where its records are protected."""
     try:
         yield
-    except (RefusedError, SpentError, ConfigError, TooFewRecordsError):
+    except (RefusedError, SpentError, ConfigError, RecordsError):
         raise
     except Exception as error:
         if masks is None or not masks.protects:
@@ -119,15 +119,20 @@ def discreet(masks: Masks | None) -> Iterator[None]:
         raise (ClientDataError if isinstance(error, DataError) else RefusedError)(FAILED) from None
 
 
-class TooFewRecordsError(ClientDataError):
-    """A client has so few records that noise would be larger than what it hides."""
+class RecordsError(ClientDataError):
+    """A client has so few records that noise would be above what it hides, or so many that delta is no promise."""
 
 
 def check_records(settings: Settings, partition: int, records: int) -> None:
-    """Refuse (`TooFewRecordsError`) to take part with fewer records than the run's differential privacy asks for."""
-    least = settings.privacy.min_records
+    """Refuse (`RecordsError`) to take part with fewer records than the run's differential privacy asks for."""
+    least, delta = settings.privacy.min_records, settings.privacy.delta
+    if settings.privacy.epsilon and delta * records >= 1:
+        raise RecordsError(
+            f"privacy.delta: found {delta:g}, which lets one of the {records} records of client {partition} be told; "
+            "give one well below 1 over the number of records"
+        )
     if settings.privacy.epsilon and records < least:
-        raise TooFewRecordsError(
+        raise RecordsError(
             f"privacy.min-records: client {partition} has {records} training records, and {least} are asked for: noise "
             f"goes down as one over their number, and at epsilon {settings.privacy.epsilon:g} would drown what they say"
         )

@@ -287,7 +287,6 @@ class RoundEvent:
     def _of(cls, record: dict[str, Any]) -> RoundEvent:
         for derived in DERIVED:
             del record[derived]  # a line that lacks one is no event
-        record.setdefault("privacy", None)  # lines of earlier versions have no such promise
         infinite = record[INFINITE]
         if record["entitlement"] is None:
             record["entitlement"] = STRICT

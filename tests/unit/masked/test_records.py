@@ -19,9 +19,7 @@ def test_ledger_refuses_the_exchange_that_the_budget_does_not_hold() -> None:
         ledger.open(exchange, b"q", ROOT)
         assert ledger.spent == PROTECTION.budget.spent(exchange)
     assert ledger.spent <= 3.0
-    with pytest.raises(
-        SpentError, match="exchange 5 would spend more than epsilon 3 at delta 1e-05: the noise"
-    ):
+    with pytest.raises(SpentError, match="exchange 5 would spend more than epsilon 3 at delta 1e-05: the noise"):
         ledger.open(5, b"q", ROOT)
     assert ledger.exchange == 4
 

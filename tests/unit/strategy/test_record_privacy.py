@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, MetricRecord
+from rich.console import Console
 from scipy.stats import chi2
 
+from dqnfed_flwr.audit.weights import read_run
 from dqnfed_flwr.client import app as client_app
 from dqnfed_flwr.client.records import cut_sum
 from dqnfed_flwr.config import Settings, protection_of
+from dqnfed_flwr.engine.export import card_of
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import CheckpointError, ConfigError, DQNFedError
 from dqnfed_flwr.masked.sums import opened
 from dqnfed_flwr.params import Line
+from dqnfed_flwr.report.table import summary_table
 from dqnfed_flwr.telemetry.events import Cost, RoundEvent
 from dqnfed_flwr.wire import VECTORS, decode_task
 from dqnfed_flwr.wire.masked import SUMMAND, decode_masked
@@ -168,6 +173,19 @@ def test_events_say_what_is_spent_and_what_is_promised() -> None:
     assert found.to_json()["privacy"] == found.totals.privacy.words if found.totals.privacy else False
 
 
+def test_what_is_spent_stands_in_tables_cards_and_audits(tmp_path: Path) -> None:
+    found = run({**PRIVATE, "output": str(tmp_path / "run")})
+    assert found.totals.privacy is not None
+    words = found.totals.privacy.words
+    stream = StringIO()
+    Console(file=stream, width=300, color_system=None).print(summary_table({"private": found}))
+    assert words in stream.getvalue()
+    assert f"| differential privacy of a record | {words} |" in card_of(found, 650)
+    end = read_run(tmp_path / "run").end
+    assert end.words.endswith(f"; {words}.")
+    assert end.to_json()["privacy"] == words
+
+
 def test_same_seed_has_the_same_noise_and_another_seed_another() -> None:
     one, again, other = (noted(changes)[0] for changes in ({}, {}, {"seed": 5}))
     np.testing.assert_array_equal(one.theta, again.theta)
@@ -213,6 +231,8 @@ def test_clients_with_few_records_are_refused_before_round_1() -> None:
     with pytest.raises(DQNFedError, match=r"client \d has \d\d training records, and 10000 are asked for: noise"):
         served({**PRIVATE, "privacy.min-records": 10_000}, clients)
     assert not [question for question, _ in clients.said if question.metadata.message_type != "query"]
+    with pytest.raises(DQNFedError, match=r"privacy\.delta: found 0\.5, which lets one of the \d\d records of client"):
+        served({**PRIVATE, "privacy.delta": 0.5})
 
 
 @pytest.mark.parametrize(
