@@ -245,7 +245,13 @@ class StepSettings(Group):
         read=lambda run: _tested(run) or run.settings.step.on_stationary == "relax",
         gt=0,
     )
-    halvings: int = _tuned(6, "rungs below the candidate in one exchange (probed)", ge=1, le=40)
+    halvings: int = _tuned(
+        6,
+        "rungs below the candidate in one exchange (probed, without privacy.epsilon)",
+        read=lambda run: _tested(run) and not run.private,
+        ge=1,
+        le=40,
+    )
     ladder: Literal["auto", "always", "after-miss"] = _protocol(
         "auto",
         "when clients are sent the step, to find the rung that suits them: with every candidate, or, for less traffic "
