@@ -63,12 +63,14 @@ class RunEnd:
     moved: int
     rho: float
     unharmed: float
+    privacy: str = ""  # what was spent of a budget, in words
 
     @property
     def words(self) -> str:
         """A sentence; of a run that stalled another one."""
         stalled = " Its model stood still: it is audited as it is, and little was learnt." * (self.status == STALLED)
-        return f"The run ended as {self.status}: {moved_words(*self._figures)}.{stalled}"
+        spent = f"; {self.privacy}" if self.privacy else ""
+        return f"The run ended as {self.status}: {moved_words(*self._figures)}{spent}.{stalled}"
 
     @property
     def _figures(self) -> tuple[int, int, float, float]:
@@ -77,7 +79,8 @@ class RunEnd:
     def to_json(self) -> dict[str, Any]:
         """As `audit.json` holds it."""
         names = ("rounds_moved", "rounds", "improved_of_asked_moved", "unharmed_ratio_moved")
-        return {"status": self.status, **dict(zip(names, map(finite, self._figures), strict=True))}
+        more = {"privacy": self.privacy} if self.privacy else {}
+        return {"status": self.status, **dict(zip(names, map(finite, self._figures), strict=True)), **more}
 
 
 @dataclass(frozen=True)
@@ -158,7 +161,8 @@ def _end_of(folder: Path) -> RunEnd:
         found = json.loads((folder / RUN).read_text("utf-8"))
         ratios = (found["improved_of_asked_moved"], found["unharmed_ratio_moved"])
         rho, unharmed = (math.nan if value is None else float(value) for value in ratios)
-        return RunEnd(str(found["status"]), int(found["rounds"]), int(found["rounds_moved"]), rho, unharmed)
+        counts = int(found["rounds"]), int(found["rounds_moved"])
+        return RunEnd(str(found["status"]), *counts, rho, unharmed, str(found.get("privacy", "")))
     except UNREADABLE as error:
         raise ConfigError(f"{folder / RUN}: damaged ({type(error).__name__}: {error}); make the run anew") from None
 

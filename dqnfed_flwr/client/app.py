@@ -8,7 +8,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from logging import WARNING
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
@@ -17,7 +17,7 @@ from flwr.clientapp import ClientApp
 from flwr.common.logger import log
 
 from dqnfed_flwr import wire
-from dqnfed_flwr.client.masks import STATE, Masks, masks_of
+from dqnfed_flwr.client.masks import STATE, Masks, check_records, discreet, masks_of
 from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.config import Scalar, Settings
 from dqnfed_flwr.errors import ClientDataError, ConfigError, WireError
@@ -176,7 +176,9 @@ def evaluate(message: Message, context: Context) -> Message:
 def query(message: Message, context: Context) -> Message:
     """Partition, sample counts and form of this node's data; or what is wrong with them."""
     try:
-        properties = _session_of(context).client.get_properties({})
+        session = _session_of(context)
+        with discreet(session.masks):
+            properties = session.client.get_properties({})
     except ClientDataError as error:  # an error of Flower's would not say whose it is
         _, _, partition, _ = _key_of(context)
         properties = {"partition": partition, "fault": str(error), "version": package_version()}
@@ -205,10 +207,12 @@ def _answer(message: Message, context: Context) -> Message:
 
 
 def _work(session: _Session, assignment: Assignment) -> ClientReply:
-    reply = session.client.work(
-        assignment.task, assignment.theta, assignment.step, assignment.buffers, assignment.vectors, lasting=True
-    )
-    return reply if session.masks is None else session.masks.hidden(assignment, reply)
+    work = partial(session.client.work, assignment.task, assignment.theta, assignment.step, assignment.buffers)
+    if session.masks is None:
+        return work(assignment.vectors, lasting=True)
+    with discreet(session.masks):
+        release = session.masks.release(assignment)
+        return session.masks.hidden(assignment, work(assignment.vectors, lasting=True, release=release))
 
 
 def compute_together(asked: Sequence[tuple[Message, Context]]) -> None:
@@ -266,7 +270,10 @@ def _open(settings: Settings, partition: int, data_path: str | None, context: Co
     masks = masks_of(settings, partition, context)  # a node without keys says so before it reads its data
     from dqnfed_flwr.client.parts import open_client
 
-    client = DQNFedClient(settings, partition, open_client(settings, partition, data_path))
+    with discreet(masks):
+        data = open_client(settings, partition, data_path)
+        check_records(settings, partition, data.count("train"))
+    client = DQNFedClient(settings, partition, data)
     if settings.messages.step == WHOLE:
         return _Session(client, masks)
     from dqnfed_flwr.client.held_model import HeldModel

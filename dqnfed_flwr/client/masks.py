@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
+from logging import ERROR
 from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, RecordDict
+from flwr.common.logger import log
 from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 
-from dqnfed_flwr.config import Settings
-from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.config import Settings, protection_of
+from dqnfed_flwr.errors import ClientDataError, ConfigError, DataError
 from dqnfed_flwr.masked import ALONG, FLOOR, IDENTITY, PEERS_LIST
+from dqnfed_flwr.masked.budget import Protection
 from dqnfed_flwr.masked.member import Identity, Member, RefusedError, model_digest
+from dqnfed_flwr.masked.records import Ledger, Release, SpentError
 from dqnfed_flwr.masked.secrets import KEY, derive, digest, from_system, signing_public
 from dqnfed_flwr.types import ClientReply, on_host
 from dqnfed_flwr.wire import Assignment
@@ -33,11 +37,15 @@ STATE = "masked/"
 """Begins the names of what a member remembers among a client's memory."""
 
 
-class Masks:
-    """One client's side of the masks."""
+FAILED = "this client failed; its own log says at what: the words might tell of a record"
 
-    def __init__(self, identity: Identity, bits: int = 32) -> None:
+
+class Masks:
+    """One client's side of the masks, and the ledger of what it gives of its records, where these are protected."""
+
+    def __init__(self, identity: Identity, bits: int = 32, protection: Protection | None = None) -> None:
         self._member = Member(identity, bits)
+        self._ledger = None if protection is None else Ledger(protection)
 
     def answer(self, asked: Mapping[str, Any], samples: int) -> RecordDict:
         """What the client, whose row is the mean of so many samples, says to a question that is no task; or why not."""
@@ -53,6 +61,23 @@ class Masks:
         except RefusedError as error:
             return encode_masked({REFUSED: str(error), NAMED: list(error.peers)})
 
+    @property
+    def protects(self) -> bool:
+        """Whether records are protected."""
+        return self._ledger is not None
+
+    def release(self, assignment: Assignment) -> Release | None:
+        """The noise of an exchange, which the ledger is charged with; None where records are not protected.
+
+        `RefusedError` if there is no agreement, `SpentError` if the budget does not hold it.
+        """
+        if self._ledger is None:
+            return None
+        task, step = assignment.task, assignment.step
+        line = (on_host(assignment.theta), *(() if step is None else (on_host(step),)))
+        asked = digest("question", repr(task), *map(model_digest, line), *_bytes_of(assignment.buffers))
+        return self._ledger.open(task.exchange, asked, self._member.root())
+
     def hidden(self, assignment: Assignment, reply: ClientReply) -> ClientReply:
         """A reply whose row is no row any more, but its turned sketch; with g_k . u_{t-1} where the step came along.
 
@@ -60,6 +85,8 @@ class Masks:
         """
         if more := sorted({*reply.vectors, *reply.packed, *reply.coded, *reply.buffers}):
             raise RefusedError(f"work that sends {more[:12]} besides the row, which nothing would hide")
+        if self._ledger is not None and reply.figures:
+            raise RefusedError(f"work that sends {sorted(reply.figures)[:12]}, which no budget is for")
         if reply.row is None:
             return reply
         task, theta = assignment.task, on_host(assignment.theta)
@@ -69,11 +96,47 @@ class Masks:
 
     def export(self) -> dict[str, NDArray[Any]]:
         """What the member remembers, under names of its own."""
-        return {STATE + name: values for name, values in self._member.export().items()}
+        kept = self._member.export() | ({} if self._ledger is None else self._ledger.export())
+        return {STATE + name: values for name, values in kept.items()}
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Inverse of `export`, without those names."""
         self._member.load(arrays)
+        if self._ledger is not None:
+            self._ledger.load(arrays)
+
+
+@contextmanager
+def discreet(masks: Masks | None) -> Iterator[None]:
+    """Keep the words of a failure to the client's own log, where its records are protected."""
+    try:
+        yield
+    except (RefusedError, SpentError, ConfigError, RecordsError):
+        raise
+    except Exception as error:
+        if masks is None or not masks.protects:
+            raise
+        log(ERROR, "%s: %s", type(error).__name__, error)
+        raise (ClientDataError if isinstance(error, DataError) else RefusedError)(FAILED) from None
+
+
+class RecordsError(ClientDataError):
+    """A client has so few records that noise would be above what it hides, or so many that delta is no promise."""
+
+
+def check_records(settings: Settings, partition: int, records: int) -> None:
+    """Refuse (`RecordsError`) to take part with fewer records than the run's differential privacy asks for."""
+    least, delta = settings.privacy.min_records, settings.privacy.delta
+    if settings.privacy.epsilon and delta * records >= 1:
+        raise RecordsError(
+            f"privacy.delta: found {delta:g}, which lets one of the {records} records of client {partition} be told; "
+            "give one well below 1 over the number of records"
+        )
+    if settings.privacy.epsilon and records < least:
+        raise RecordsError(
+            f"privacy.min-records: client {partition} has {records} training records, and {least} are asked for: noise "
+            f"goes down as one over their number, and at epsilon {settings.privacy.epsilon:g} would drown what they say"
+        )
 
 
 def masks_of(settings: Settings, partition: int, context: Context) -> Masks | None:
@@ -82,9 +145,17 @@ def masks_of(settings: Settings, partition: int, context: Context) -> Masks | No
     Raises
     ------
     ConfigError
-        If its site asks for masks where the run has none, or a real node has no key of its own or none of its peers.
+        If its site asks for masks where the run has none, or for an epsilon that the run is above, or a real node has
+        no key of its own or none of its peers.
     """
-    node = context.node_config
+    node, protection = context.node_config, protection_of(settings)
+    if protection is not None:
+        _ = protection.budget.multiplier  # a node without the library says so before it reads its data
+    if "epsilon" in node and not 0 < settings.privacy.epsilon <= _number(node["epsilon"]):
+        raise ConfigError(
+            f"privacy.epsilon: found {settings.privacy.epsilon:g}, but this site takes part in runs with at most "
+            f"{node['epsilon']} alone (epsilon, in its node config); submit the run so"
+        )
     if settings.privacy.mode != "masked":
         if "privacy" in node and node["privacy"] != settings.privacy.mode:
             raise ConfigError(
@@ -97,10 +168,10 @@ def masks_of(settings: Settings, partition: int, context: Context) -> Masks | No
         pins = read_peers(Path(str(node.get("peers", _place_of(PEERS_LIST)))))
         floor = max(_floor(node.get("min-samples", FLOOR)), settings.privacy.min_samples)
         identity = Identity(partition, private, pins.get, str(context.run_id), from_system, floor)
-        return Masks(identity, settings.messages.row)
-    draw, floor = partial(_simulated, settings.seed, partition), settings.privacy.min_samples
-    identity = Identity(partition, draw("identity"), _pins(settings.seed), "simulation", draw, floor)
-    return Masks(identity, settings.messages.row)
+    else:
+        draw, floor = partial(_simulated, settings.seed, partition), settings.privacy.min_samples
+        identity = Identity(partition, draw("identity"), _pins(settings.seed), "simulation", draw, floor)
+    return Masks(identity, settings.messages.row, protection)
 
 
 def read_identity(path: Path) -> bytes:
@@ -131,6 +202,18 @@ def _floor(given: object) -> int:
     if not str(given).isdecimal() or int(str(given)) < 1:
         raise ConfigError(f"min-samples, in the node config: found {given!r}; give a whole number from 1")
     return int(str(given))
+
+
+def _number(given: object) -> float:
+    """What a node config says; 0, which no run is below, where it is no number."""
+    with suppress(ValueError):
+        return float(str(given))
+    return 0.0
+
+
+def _bytes_of(buffers: Mapping[str, NDArray[Any]] | None) -> Iterator[str | bytes]:
+    for name, values in sorted((buffers or {}).items()):
+        yield from (name, values.tobytes())
 
 
 def _in_supernode(context: Context) -> bool:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dqnfed_flwr.client.parts import ClientSource
     from dqnfed_flwr.client.shared_models import SharedModels
     from dqnfed_flwr.client.worker import Worker
+    from dqnfed_flwr.masked.records import Release
     from dqnfed_flwr.types import Vector
 
 Arrays = list[NDArray[Any]]
@@ -84,6 +85,7 @@ class DQNFedClient(NumPyClient):
         vectors: Mapping[str, Vector] | None = None,
         *,
         lasting: bool = False,
+        release: Release | None = None,
     ) -> ClientReply:
         """Do what one exchange asks.
 
@@ -102,6 +104,8 @@ class DQNFedClient(NumPyClient):
         lasting : bool
             Whether `theta` and `step` stay as they are, as arrays of a message do: clients of one process that are
             given the same array then hold one copy of it.
+        release : Release | None
+            With `privacy.epsilon`, the noise of this exchange; `seconds` are then not told.
 
         Returns
         -------
@@ -116,7 +120,9 @@ class DQNFedClient(NumPyClient):
         ConfigError, DataError, ModelError
             If settings, data and model do not go together.
         """
-        return self._worker_for(task.num_classes).perform(task, theta, step, buffers, vectors, lasting=lasting)
+        return self._worker_for(task.num_classes).perform(
+            task, theta, step, buffers, vectors, lasting=lasting, release=release
+        )
 
     def scores(
         self, num_classes: int, theta: FloatArray, buffers: Mapping[str, NDArray[Any]], part: Part = "test"
@@ -221,6 +227,8 @@ class DQNFedClient(NumPyClient):
         positive = isinstance(wanted, int) and not isinstance(wanted, bool) and wanted > 0
         classes = self._classes(wanted if positive else at_work)
         models = self._models_for(classes)
+        if self._settings.privacy.epsilon:
+            self._worker_for(classes)  # a model that cannot be trained so says it before round 1
         return {
             "partition": self._partition,
             "num-examples": self._data.count("train"),
@@ -228,7 +236,7 @@ class DQNFedClient(NumPyClient):
             "input-shape": ",".join(map(str, self._data.input_shape)),
             "input-kind": self._data.input_kind,
             "num-classes": classes,
-            "feature-scale": self._data.feature_scale,
+            "feature-scale": 0.0 if self._settings.privacy.epsilon else self._data.feature_scale,
             "dim": models.spec.dim,
             "frozen": models.frozen.fingerprint,
             "version": package_version(),

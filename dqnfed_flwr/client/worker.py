@@ -26,13 +26,15 @@ from dqnfed_flwr.client.memory import CurvatureState, RoundMemory, StateArrays
 from dqnfed_flwr.client.model_checks import check_figures, check_held_out_tokens
 from dqnfed_flwr.client.parts import ClientSource, DeviceParts, naming_client
 from dqnfed_flwr.client.path_checks import Kept, check_training
+from dqnfed_flwr.client.records import RecordLoss
 from dqnfed_flwr.client.shared_models import copied, shared_models
 from dqnfed_flwr.client.work import ROUNDING, ROW_ROUNDING, ClientContext, LocalRequest, LocalResult, RngKey, make_work
-from dqnfed_flwr.config import Settings, resolve
+from dqnfed_flwr.config import Settings, protection_of, resolve
 from dqnfed_flwr.data.clients import Part
-from dqnfed_flwr.errors import ShapeError
+from dqnfed_flwr.errors import ConfigError, ShapeError
 from dqnfed_flwr.guarantee.harm import holds
 from dqnfed_flwr.linalg.sweeps import squared_norm
+from dqnfed_flwr.masked.records import Release
 from dqnfed_flwr.params import Line, ParamSpec
 from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.tasks._base import Task
@@ -111,7 +113,8 @@ class Worker:
             for part in HELD_OUT_PARTS if data.input_kind == "tokens" else ():
                 check_held_out_tokens(model, self._samples.part(part))
         self.models.suited(data, task)
-        return loss
+        protection = protection_of(settings)
+        return loss if protection is None else RecordLoss(loss, protection)
 
     def _check_path(self, loss: LocalLoss) -> None:
         """Check the loss on the path that training takes: the model once a process, a lone sample for each client."""
@@ -171,12 +174,27 @@ class Worker:
         vectors: Mapping[str, Vector] | None = None,
         *,
         lasting: bool = False,
+        release: Release | None = None,
     ) -> ClientReply:
         """Do what `task` asks at `theta` [D]; see `DQNFedClient.work`."""
         started = time.perf_counter()
-        with self._borrowed() as model:
+        with self._borrowed() as model, self._releasing(release):
             reply = self._perform(model, task, theta, step, buffers, vectors or {}, lasting=lasting)
-        return replace(reply, seconds=time.perf_counter() - started)
+        return reply if release else replace(reply, seconds=time.perf_counter() - started)
+
+    @contextmanager
+    def _releasing(self, release: Release | None) -> Iterator[None]:
+        """Give of the records what a release allows, where they are protected; else anything, and there is none."""
+        if not isinstance(self._loss, RecordLoss):
+            yield
+            return
+        if release is None:
+            raise ConfigError("privacy.epsilon: work without a release; it comes from the client's ledger")
+        self._loss.release = release
+        try:
+            yield
+        finally:
+            self._loss.release = None
 
     def _perform(
         self,

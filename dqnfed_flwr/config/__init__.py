@@ -2,7 +2,7 @@
 
 from dqnfed_flwr.config.combinations import check_for_nodes
 from dqnfed_flwr.config.loading import PRESETS, preset_of
-from dqnfed_flwr.config.plan import resolve
+from dqnfed_flwr.config.plan import protection_of, resolve
 from dqnfed_flwr.config.settings import (
     GROUP_OF_METHOD,
     KNOWN,
@@ -45,6 +45,7 @@ __all__ = [
     "flatten",
     "nest",
     "preset_of",
+    "protection_of",
     "resolve",
     "toml_defaults",
     "unknown_key",

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from dqnfed_flwr.config.methods import METHODS, profile_of
 from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.masked.budget import Budget, Protection, exchanges_of
 from dqnfed_flwr.schema.plan import LastStage, Profile, RunPlan
 from dqnfed_flwr.schema.run import AUTO, RunSettings
 from dqnfed_flwr.schema.work import GENERAL
@@ -28,6 +29,15 @@ def resolve(settings: RunSettings) -> RunPlan:
     if stage is None:
         return last
     return replace(last, method=method, work=method.works[0], stage=last, before=stage.before)
+
+
+def protection_of(settings: RunSettings) -> Protection | None:
+    """What the records of a run's clients are protected by; None where nothing is promised."""
+    privacy = settings.privacy
+    if not privacy.epsilon:
+        return None
+    budget = Budget(privacy.epsilon, privacy.delta, exchanges_of(settings.rounds))
+    return Protection(budget, privacy.clip, privacy.largest_loss)
 
 
 def check_stages(settings: RunSettings) -> None:

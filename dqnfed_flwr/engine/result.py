@@ -173,6 +173,7 @@ class RunResult:
             "seconds": self.seconds,
             "left_out": dict(self.left_out),
             "modules": list(self.modules),
+            **({"privacy": self.totals.privacy.words} if self.totals.privacy else {}),
             "form": asdict(self.form),
             "versions": dict(self.versions),
             **self.provenance.as_record(),

@@ -45,7 +45,7 @@ from dqnfed_flwr.strategy.side import Direction
 from dqnfed_flwr.strategy.solve import NOT_FINITE, Solved, make_batch, solve
 from dqnfed_flwr.strategy.state import PendingStep, RunState
 from dqnfed_flwr.strategy.step_search import NO_STEP
-from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
+from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent, Spent
 from dqnfed_flwr.types import ACCURACY, ClientTask, Combination, Float64Array, RoundBatch, under
 
 
@@ -74,6 +74,7 @@ class StrategySide:
     """
 
     figure, can_train, keeps_move = ACCURACY, True, False
+    privacy: Spent | None = None
 
     def __init__(
         self, strategy: Strategy, run: RunPlan, *, demand: float, floor: float | None, given: Given, result: Result
@@ -95,6 +96,10 @@ class StrategySide:
         self._asked: dict[int, Asked] = {}
         self._evaluations: list[Message] = []
         self._due = 0  # the round whose evaluation waits, where no step is offered
+
+    def limits(self, losses: Mapping[int, float]) -> dict[int, float]:
+        """As the window of the guarantee has it."""
+        return self.state.limits(losses)
 
     def ready(self, pending: PendingStep | None) -> str:
         """Wait until a node is free, and one of those who must judge the pending step; why not, if not."""

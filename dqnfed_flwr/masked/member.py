@@ -212,8 +212,7 @@ class Member:
 
     def hide(self, exchange: int, model: bytes, row: FloatArray) -> Float64Array:
         """The turned sketch [m] of the row of a model; the row is kept for one sum."""
-        if "group" not in self.secrets:
-            raise RefusedError("no agreement with peers in this run; a node that began anew cannot come back to it")
+        self.root()
         again = exchange == self.exchange and model == self.model
         if exchange <= self.exchange and not again:
             raise RefusedError(f"exchange {exchange} after exchange {self.exchange}; each is answered once")
@@ -222,6 +221,12 @@ class Member:
             raise RefusedError("the gradient holds NaN or Inf")
         self.exchange, self.model, self.row = exchange, model, kept
         return rotated(sketched(kept, exchange), derive(self.secrets["group"], "rotation", exchange))
+
+    def root(self) -> bytes:
+        """A secret of this client alone, the same for a whole run; noise is made of it."""
+        if "group" not in self.secrets:
+            raise RefusedError("no agreement with peers in this run; a node that began anew cannot come back to it")
+        return self.secrets["root"]
 
     def along(self, step: FloatArray) -> float:
         """g . step, of the row that was hidden last; along one step a model: enough of them tell the row."""

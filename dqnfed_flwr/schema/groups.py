@@ -249,7 +249,13 @@ class StepSettings(Group):
         read=lambda run: _tested(run) or run.settings.step.on_stationary == "relax",
         gt=0,
     )
-    halvings: int = _tuned(6, "rungs below the candidate in one exchange (probed)", ge=1, le=40)
+    halvings: int = _tuned(
+        6,
+        "rungs below the candidate in one exchange (probed, without privacy.epsilon)",
+        read=lambda run: _tested(run) and not run.private,
+        ge=1,
+        le=40,
+    )
     ladder: Literal["auto", "always", "after-miss"] = _protocol(
         "auto",
         "when clients are sent the step, to find the rung that suits them: with every candidate, or, for less traffic "
@@ -346,6 +352,9 @@ class MessagesSettings(Group):
     )
 
 
+_of_records = partial(_wire, read=lambda run: run.private)
+
+
 class PrivacySettings(Group):
     """What of a client the server sees."""
 
@@ -360,6 +369,18 @@ class PrivacySettings(Group):
         "(masked)",
         read=lambda run: run.masked,
         ge=1,
+    )
+    epsilon: float = setting(
+        0.0,
+        "differential privacy of each record for a whole run, with mode masked: epsilon, such as 3; 0 is none",
+        about="protocol",
+        ge=0,
+    )
+    delta: float = _of_records(1e-5, "delta: well below 1 over a client's number of records", gt=0, lt=1)
+    clip: float = _of_records(1.0, "C: the gradient of a single record is cut to this norm", gt=0)
+    largest_loss: float = _of_records(5.0, "B: the loss of a single record is cut to it, where it is told", gt=0)
+    min_records: int = _of_records(
+        10_000, "training records that a client must have; with fewer, noise is larger than what it hides", ge=1
     )
 
 

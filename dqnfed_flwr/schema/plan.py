@@ -217,6 +217,11 @@ class RunPlan:
         return self.settings.privacy.mode == "masked"
 
     @property
+    def private(self) -> bool:
+        """Whether what clients give of their records is under differential privacy."""
+        return self.settings.privacy.epsilon > 0
+
+    @property
     def judges_held_out(self) -> bool:
         """Whether clients judge steps by their held-out parts."""
         return self.rule.judged_by == "test" and self.settings.step.judge != "training"

@@ -157,7 +157,10 @@ def max_fall_of(settings: RunSettings) -> Callable[[int], float]:
 
 def _build(run: RunPlan) -> Probed:
     sent_anyway = run.settings.messages.step < WHOLE
-    return Probed(run.settings.step, max_fall=max_fall_of(run.settings), sent_anyway=sent_anyway)
+    settings = run.settings.step
+    if run.private:  # every loss costs budget: two an exchange, and none for halves
+        settings = settings.model_copy(update={"halvings": 0})
+    return Probed(settings, max_fall=max_fall_of(run.settings), sent_anyway=sent_anyway)
 
 
 RULES = (RuleProfile("probed", _build, judged_by="test"),)

@@ -280,6 +280,8 @@ def check_settings(found: Mapping[str, Any], wanted: Mapping[str, Any], ignored:
     if missing := wanted.keys() - found.keys():
         raise KeyError(min(missing))
     free = {key for key, known in KNOWN.items() if known.on_resume}
+    if wanted.get("privacy.epsilon"):  # the noise so far was made for these rounds
+        free -= {"rounds"}
     keys = sorted((set(found) | set(wanted)) - {*free, *ignored})
     if changed := [
         f"{key}: {found.get(key)!r} then, {wanted.get(key)!r} now" for key in keys if found.get(key) != wanted.get(key)

@@ -91,6 +91,8 @@ class RoundLoop:
                 else:
                     self._fall_short(lacking)
                 continue
+            if self._state.status != "running":
+                return
             done = self._state.round
             self._process(*self._side.exchange())
             if self._state.round > done:

@@ -18,9 +18,11 @@ import torch
 from flwr.common.logger import log
 from torch import Tensor
 
+from dqnfed_flwr.config import protection_of
 from dqnfed_flwr.errors import ConfigError, RunError, SumError
 from dqnfed_flwr.linalg.sketched_rows import SketchedRows
 from dqnfed_flwr.masked import ALONG, PEERS
+from dqnfed_flwr.masked.budget import DOUBT
 from dqnfed_flwr.masked.member import model_digest
 from dqnfed_flwr.masked.sums import effective, too_few
 from dqnfed_flwr.methods._base import Method
@@ -32,7 +34,9 @@ from dqnfed_flwr.strategy.own_clients import OwnClients
 from dqnfed_flwr.strategy.schedule import Schedule
 from dqnfed_flwr.strategy.side import Direction, TooFewReplies
 from dqnfed_flwr.strategy.solve import Solved, make_batch
+from dqnfed_flwr.strategy.state import PendingStep
 from dqnfed_flwr.strategy.step_search import NO_STEP
+from dqnfed_flwr.telemetry.events import Spent
 from dqnfed_flwr.types import Combination, Sees
 
 AGAIN = "last-step-again"
@@ -65,8 +69,34 @@ class MaskedClients(OwnClients):
                 f"privacy.mode: masked, but local passes change the model's buffers ({next(iter(self._state.buffers))} "
                 "and others), which each client would send; use a model without, such as resnet18-gn"
             )
+        self._protection = protection_of(self._settings)
         self._group = MaskedGroup(self._registry, self._grid, self._settings)
         self._group.agree(self._state.cost)
+
+    @property
+    def privacy(self) -> Spent | None:
+        """What the exchanges so far have spent; `rise` is that of the client with the fewest records."""
+        found = self._protection
+        if found is None:
+            return None
+        budget, fewest = found.budget, min(member.num_examples for member in self._registry.members.values())
+        spent = budget.spent(self._state.exchange)
+        return Spent(spent, budget.delta, budget.epsilon, found.rise(fewest), DOUBT)
+
+    def limits(self, losses: Mapping[int, float]) -> dict[int, float]:
+        """With what the noise on told losses asks for."""
+        found, known = self._protection, self._registry.members
+        if found is None:
+            return super().limits(losses)
+        return {client: loss + found.slack(known[client].num_examples) for client, loss in losses.items()}
+
+    def ready(self, pending: PendingStep | None) -> str:
+        """As for open rows; a run whose budget is for one exchange more, which its end may need, is over."""
+        if self._protection and self._state.exchange + 1 >= self._protection.budget.exchanges:
+            self._state.status = "budget-spent"
+            log(WARNING, "The budget of %d exchanges is spent: the run ends", self._protection.budget.exchanges)
+            return ""
+        return super().ready(pending)
 
     def check(self, collected: Collected, schedule: Schedule) -> None:
         """As for open rows, and there must be enough for a sum."""

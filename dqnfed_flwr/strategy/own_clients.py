@@ -42,7 +42,7 @@ from dqnfed_flwr.strategy.state import PendingStep, RunState
 from dqnfed_flwr.tasks import TASKS
 from dqnfed_flwr.tasks._base import Task
 from dqnfed_flwr.telemetry.event_log import Patience
-from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
+from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent, Spent
 from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray, on_host
 from dqnfed_flwr.wire import Buffers, ReplyForm
 
@@ -93,6 +93,15 @@ class OwnClients:
     def keeps_move(self) -> bool:
         """Whether clients that train need the step that led to the model."""
         return self._run.trains_on_line
+
+    @property
+    def privacy(self) -> Spent | None:
+        """Nothing is promised of records."""
+        return None
+
+    def limits(self, losses: Mapping[int, float]) -> dict[int, float]:
+        """As the window of the guarantee has it."""
+        return self._state.limits(losses)
 
     def ready(self, pending: PendingStep | None) -> str:
         """Wait until enough members are free, and one of those who must judge the pending step; why not, if not."""

@@ -19,7 +19,7 @@ from dqnfed_flwr.strategy.hearing import Hearing
 from dqnfed_flwr.strategy.schedule import Schedule
 from dqnfed_flwr.strategy.solve import Solved
 from dqnfed_flwr.strategy.state import PendingStep
-from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
+from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent, Spent
 from dqnfed_flwr.types import Figure, RoundBatch
 from dqnfed_flwr.wire import Buffers
 
@@ -67,6 +67,13 @@ class Side(Protocol):
     @property
     def keeps_move(self) -> bool:
         """Whether clients that train need the step that led to the model."""
+
+    @property
+    def privacy(self) -> Spent | None:
+        """What clients have given of their records; None where that is not bounded."""
+
+    def limits(self, losses: Mapping[int, float]) -> dict[int, float]:
+        """What the losses of some clients may come up to after a step, where that is not the losses alone."""
 
     def ready(self, pending: PendingStep | None) -> str:
         """Wait until an exchange can go out; why it cannot, empty where it can."""

@@ -22,7 +22,14 @@ from dqnfed_flwr.types import Combination, Float64Array, on_host
 from dqnfed_flwr.wire import Buffers, decode_model
 
 RunStatus = Literal[
-    "running", "finished", "pareto-stationary", "line-search-failed", "early-stopped", "held-out-stationary", "stalled"
+    "running",
+    "finished",
+    "pareto-stationary",
+    "line-search-failed",
+    "early-stopped",
+    "held-out-stationary",
+    "stalled",
+    "budget-spent",
 ]
 ENDED_EARLY = ("pareto-stationary", "line-search-failed")
 """Of a run that ended before its rounds were done, and not because it had learnt enough."""

@@ -78,7 +78,7 @@ class StepSearch:
         """
         batch, solved = direction.batch, direction.solved
         pending = pending_step(batch, solved, collected, hearing, dropped, asked=asked)
-        pending.limits = self._state.limits(pending.losses)
+        pending.limits = self._side.limits(pending.losses)
         if self._settings.step.on_stationary == "relax":
             pending.tried.mean_row = collected.rows_of(hearing.heard, ()).combine(batch.shares)
         self._state.begin(pending, direction.buffers)
@@ -266,6 +266,7 @@ class StepSearch:
         dropped = [*dropped, *self._side.stragglers.take_late(), *self._state.dropped]
         cost = self._state.cost
         event = round_event(pending, factor, losses, status, evaluated, dropped, cost, self._side.figure)
+        event = replace(event, privacy=self._side.privacy)
         self._state.end_round(pending, self._settings.rounds)
         self._watch_validation(event)
         if not self._method.inner.rests:

@@ -130,6 +130,29 @@ class AlongStep:
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """What the exchanges so far may say of one record: (epsilon, delta), of the `budget` of the run.
+
+    Told losses have noise: with probability 1 - doubt over the run, no step is taken after which the loss of a client,
+    cut to the largest that is told, is above what it is entitled to by more than `rise`.
+    """
+
+    epsilon: float
+    delta: float
+    budget: float
+    rise: float
+    doubt: float
+
+    @property
+    def words(self) -> str:
+        """A sentence without its end."""
+        return (
+            f"ε {self.epsilon:.2f} of {self.budget:g} spent (δ {self.delta:g}, a record replaced); with probability "
+            f"{1 - self.doubt:g} no client was harmed by more than τ {self.rise:.2g}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class RoundEvent:
     """What happened in one round: theta^{t-1} -> theta^t = theta^{t-1} - factor * step.
 
@@ -177,6 +200,8 @@ class RoundEvent:
         Where the model stayed: the shortest point in the convex hull of the unit gradients.
     along : AlongStep | None
         Losses along the step, in the rounds in which `step.diagnose-every` asks for them.
+    privacy : Spent | None
+        With `privacy.epsilon`, what was spent of it, and what noise makes of the guarantee.
     """
 
     round: int
@@ -205,6 +230,7 @@ class RoundEvent:
     certificate: Certificate = field(default_factory=Certificate)
     schema: int = EVENT_SCHEMA
     along: AlongStep | None = None
+    privacy: Spent | None = None
 
     @property
     def moved(self) -> bool:

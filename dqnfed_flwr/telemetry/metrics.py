@@ -30,6 +30,7 @@ STATES = (
     "early-stopped",
     "held-out-stationary",
     "stalled",
+    "budget-spent",
     "stopped",
     "failed",
 )

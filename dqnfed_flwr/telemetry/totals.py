@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from dqnfed_flwr.guarantee.overrule import CONTRADICTION
-from dqnfed_flwr.telemetry.events import RoundEvent, mean
+from dqnfed_flwr.telemetry.events import RoundEvent, Spent, mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,8 @@ class Totals:
     overruled, harmed, refused, contradicted : Mapping[int, int]
         Rounds in which each client was overruled, was harmed, turned a candidate down, and was not heard because it
         contradicted itself; none with 0.
+    privacy : Spent | None
+        What was spent by the last round; None where nothing is promised of records.
     """
 
     rounds: int
@@ -50,6 +52,7 @@ class Totals:
     harmed: Mapping[int, int]
     refused: Mapping[int, int]
     contradicted: Mapping[int, int]
+    privacy: Spent | None = None
 
     @classmethod
     def of(cls, events: Sequence[RoundEvent]) -> Totals:
@@ -75,12 +78,14 @@ class Totals:
             contradicted=_count(
                 {drop.client for drop in event.dropped if drop.reason == CONTRADICTION} for event in events
             ),
+            privacy=events[-1].privacy if events else None,
         )
 
     @property
     def moved_words(self) -> str:
-        """`moved_words` of these."""
-        return moved_words(self.moved, self.rounds, self.improved_of_asked, self.unharmed_ratio)
+        """`moved_words` of these, and what was spent for them."""
+        words = moved_words(self.moved, self.rounds, self.improved_of_asked, self.unharmed_ratio)
+        return words + (f"; {self.privacy.words}" if self.privacy else "")
 
     @property
     def mostly_left_out(self) -> dict[int, int]:

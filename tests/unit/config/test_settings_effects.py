@@ -73,6 +73,10 @@ OTHER: dict[str, Scalar] = {
     "guarantee.tolerate": 1,
     "guarantee.window": 2,
     "guarantee.held-out-level": 0.9,
+    "privacy.delta": 1e-6,
+    "privacy.clip": 0.1,
+    "privacy.largest-loss": 2.0,
+    "privacy.min-records": 5,
 }
 GUARANTEE = ("guarantee.entitlement", "guarantee.tolerate", "guarantee.voters")
 
