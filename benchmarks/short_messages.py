@@ -1,8 +1,8 @@
 """What a run sends whose rows and steps go in fewer bits, beside FedAvg's float32, and what that costs in accuracy.
 
 Skewed digits, 8 clients, 25 rounds, as many exchanges as it takes. Bytes are those of all messages, up and down, over
-those of a run of FedAvg. Means over the seeds. Beside it, seconds for coding and decoding a vector, over
-one read of it from memory (its maximum): of the processor, all three in turn, medians.
+those of a run of FedAvg. Means over the seeds. Beside it, seconds for coding and decoding a vector, over one read of it
+from memory (its maximum): of the processor, all three in turn, medians.
 """
 
 from __future__ import annotations
