@@ -68,6 +68,15 @@ def test_nodes_agree_and_train_as_in_one_process_to_rounding(
     assert [len(event.votes.heard) for event in found.events] == [5, 5]
 
 
+def test_nodes_add_noise_of_their_own_and_keep_the_ledger(federation: Loopback, tmp_path: Path) -> None:
+    done = submit(federation, tmp_path / "run", **{"privacy.epsilon": 30, "privacy.min-records": 1})
+    assert done.returncode == 0, done.stderr + done.stdout + federation.texts()
+    found = read_result(tmp_path / "run")
+    spent = [event.privacy.epsilon for event in found.events if event.privacy is not None]
+    assert 0 < spent[0] < spent[1] <= 30
+    assert [len(event.votes.heard) for event in found.events] == [5, 5]
+
+
 def test_node_whose_key_the_others_do_not_know_is_refused_and_they_go_on(federation: Loopback, tmp_path: Path) -> None:
     place = federation.directory / "nodes" / "node-3"
     assert (place / PUBLIC).exists()
