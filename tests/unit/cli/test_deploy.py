@@ -42,6 +42,7 @@ def test_the_commands_are_those_of_the_docs() -> None:
     assert set(group.commands) == {
         *("init", "add-node", "remove-node", "register", "rotate", "refresh", "check", "warm"),
         *("add-operator", "remove-operator", "flwr", "superlink", "supernode", "allow", "audit"),
+        "identity",
     }
 
 

@@ -76,7 +76,12 @@ def test_masked_round_is_measured_with_the_exchange_for_its_sum() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"messages.row": 8, "messages.step": 4}, {"privacy.mode": "masked"}, {"method": "fedavg"}],
+    [
+        {},
+        {"messages.row": 8, "messages.step": 4},
+        {"privacy.mode": "masked", "privacy.min-samples": 1},
+        {"method": "fedavg"},
+    ],
     ids=["whole", "short", "masked", "fedavg"],
 )
 def test_seconds_on_a_line_are_those_of_the_bytes_that_a_run_counts(changes: dict[str, Any]) -> None:
