@@ -17,6 +17,7 @@ from logging import ERROR
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.app import Context, RecordDict
 from flwr.common.logger import log
 from flwr.supercore.task_identity import TaskIdentity
@@ -35,9 +36,10 @@ from dqnfed_flwr.wire.masked import ASK, NAMED, REFUSED, encode_masked
 
 STATE = "masked/"
 """Begins the names of what a member remembers among a client's memory."""
-
-
+RUN = "run"
+"""The name of what says of which run it is."""
 FAILED = "this client failed; its own log says at what: the words might tell of a record"
+"""What a client says of a failure where records are protected."""
 
 
 class Masks:
@@ -97,10 +99,16 @@ class Masks:
     def export(self) -> dict[str, NDArray[Any]]:
         """What the member remembers, under names of its own."""
         kept = self._member.export() | ({} if self._ledger is None else self._ledger.export())
+        kept[RUN] = np.frombuffer(self._member.identity.run.encode(), np.uint8)
         return {STATE + name: values for name, values in kept.items()}
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of `export`, without those names."""
+        """Inverse of `export`, without those names; what it remembers of another run is nothing here.
+
+        `SpentError` if the run's budget is another one than before.
+        """
+        if RUN not in arrays or arrays[RUN].tobytes() != self._member.identity.run.encode():
+            arrays = {}  # Flower hands the memory of a run to the next one of its series
         self._member.load(arrays)
         if self._ledger is not None:
             self._ledger.load(arrays)
@@ -213,7 +221,7 @@ def _number(given: object) -> float:
 
 def _bytes_of(buffers: Mapping[str, NDArray[Any]] | None) -> Iterator[str | bytes]:
     for name, values in sorted((buffers or {}).items()):
-        yield from (name, values.tobytes())
+        yield from (name, values.dtype.str, repr(values.shape), values.tobytes())
 
 
 def _in_supernode(context: Context) -> bool:

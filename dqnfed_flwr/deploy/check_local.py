@@ -19,6 +19,7 @@ from dqnfed_flwr.deploy.findings import Finding, Findings, failure, ok, warning
 from dqnfed_flwr.deploy.plan import Federation, minor, transport_of
 from dqnfed_flwr.engine.flwr_command import program
 from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.masked import IDENTITY, PEERS_LIST
 
 WARN_DAYS = 30
 DISK_WARN, DISK_LIMIT = 5e9, 5e8
@@ -84,6 +85,9 @@ def node_files(place: Path, fix: str, *, at_home: bool = False) -> Findings:
         yield from files([key], [public, ca], fix)
         yield from files([secret], [], "put any random text there, with mode 600, and restart SuperNode and SuperExec")
     yield from private([place], "directory")
+    if lacking := [name for name in (IDENTITY, PEERS_LIST) if not at_home and not (place / name).is_file()]:
+        words = f"{place.name} has no {' and no '.join(lacking)}: its clients can take part in no masked run"
+        yield warning(f"{words}, and the systemd unit does not start", "`dqnfed deploy refresh`, and copy both here")
     if listed := apps.allowed(place):
         yield ok(f"{place.name} runs {len(listed)} listed app{'s' if len(listed) > 1 else ''}")
     else:

@@ -85,14 +85,15 @@ class Protection:
         """By how much a loss may be told to rise and yet count as not risen: else noise alone turns steps down."""
         return SLACK * math.sqrt(2) * self.of_loss(records)
 
-    def rise(self, records: int) -> float:
-        """tau: no step is taken that raises the loss of a client by more, with probability 1 - beta over a run.
+    def rise(self, records: int, clients: int) -> float:
+        """tau: no step is taken that raises the loss of a judge by more, with probability 1 - beta over a run.
 
-        Losses as they are cut, above what their clients are entitled to. A step is taken where told losses rise by no
-        more than `slack`. Of the noises on the losses before and after, 2 an exchange, none is further out to its side
-        than so many deviations, with probability 1 - beta, whatever the one before was chosen by.
+        Losses as they are cut, above what their clients are entitled to; a judge is who tells its loss after the step.
+        A step is taken where told losses rise by no more than `slack`. Of the noises on the losses before and after, 2
+        an exchange of each client, none is further out to its side than so many deviations, with probability 1 - beta,
+        whatever the one before was chosen by. `records` are those of the client with the fewest.
         """
-        far = -NormalDist().inv_cdf(DOUBT / (2 * self.budget.exchanges))
+        far = -NormalDist().inv_cdf(DOUBT / (2 * self.budget.exchanges * clients))
         return self.slack(records) + 2 * far * self.of_loss(records)
 
 

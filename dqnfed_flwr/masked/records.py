@@ -63,7 +63,7 @@ class Ledger:
                 f"noise is made for {budget.exchanges}"
             )
         self.exchange, self.said = exchange, asked
-        return Release(self.protection, derive(root, "records", exchange, asked))
+        return Release(self.protection, derive(root, "records", exchange, asked, repr(self.protection)))
 
     @property
     def spent(self) -> float:
@@ -72,10 +72,13 @@ class Ledger:
 
     def export(self) -> dict[str, NDArray[Any]]:
         """As arrays."""
-        return {"ledger": np.frombuffer(self.exchange.to_bytes(8, "big") + self.said, np.uint8)}
+        kept = {"ledger": self.exchange.to_bytes(8, "big") + self.said, "budget": repr(self.protection).encode()}
+        return {name: np.frombuffer(value, np.uint8) for name, value in kept.items()}
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of `export`; without arrays nothing was given."""
+        """Inverse of `export`; without arrays nothing was given. `SpentError` if the budget was another one."""
+        if "budget" in arrays and arrays["budget"].tobytes() != repr(self.protection).encode():
+            raise SpentError("epsilon, delta, rounds, clip or largest-loss are others than before in this run")
         kept = arrays["ledger"].tobytes() if "ledger" in arrays else b""
         self.exchange, self.said = int.from_bytes(kept[:8], "big"), kept[8:]
 

@@ -106,6 +106,8 @@ def most(samples: Sequence[int]) -> float:
     """The largest `effective` that any weights give: c_k = n_k, but none above `MOST` of their sum."""
     largest = max(samples)
     others = sum(samples) - largest
+    if others == 0:
+        return 0.0  # of one client alone, whose sum nobody gives
     share = min(largest / (largest + others), MOST)
     return 1 / (share**2 / largest + (1 - share) ** 2 / others)
 

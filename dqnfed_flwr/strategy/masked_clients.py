@@ -75,13 +75,14 @@ class MaskedClients(OwnClients):
 
     @property
     def privacy(self) -> Spent | None:
-        """What the exchanges so far have spent; `rise` is that of the client with the fewest records."""
+        """What the exchanges so far have spent; `rise` is that of the client with the fewest records, if any judges."""
         found = self._protection
         if found is None:
             return None
         budget, fewest = found.budget, min(member.num_examples for member in self._registry.members.values())
         spent = budget.spent(self._state.exchange)
-        return Spent(spent, budget.delta, budget.epsilon, found.rise(fewest), DOUBT)
+        rise = found.rise(fewest, self._settings.clients) if self._run.rule.judged_by == "test" else None
+        return Spent(spent, budget.delta, budget.epsilon, rise, DOUBT)
 
     def limits(self, losses: Mapping[int, float]) -> dict[int, float]:
         """With what the noise on told losses asks for."""
@@ -94,7 +95,8 @@ class MaskedClients(OwnClients):
         """As for open rows; a run whose budget is for one exchange more, which its end may need, is over."""
         if self._protection and self._state.exchange + 1 >= self._protection.budget.exchanges:
             self._state.status = "budget-spent"
-            log(WARNING, "The budget of %d exchanges is spent: the run ends", self._protection.budget.exchanges)
+            words = "The budget of %d exchanges is spent: the run ends; a run with more rounds, or epsilon, has more"
+            log(WARNING, words, self._protection.budget.exchanges)
             return ""
         return super().ready(pending)
 

@@ -134,22 +134,24 @@ class Spent:
     """What the exchanges so far may say of one record: (epsilon, delta), of the `budget` of the run.
 
     Told losses have noise: with probability 1 - doubt over the run, no step is taken after which the loss of a client,
-    cut to the largest that is told, is above what it is entitled to by more than `rise`.
+    cut to the largest that is told, is above what it is entitled to by more than `rise`. Clients are those that judge
+    the step; where the step rule asks nobody, `rise` is None.
     """
 
     epsilon: float
     delta: float
     budget: float
-    rise: float
+    rise: float | None
     doubt: float
 
     @property
     def words(self) -> str:
         """A sentence without its end."""
-        return (
-            f"ε {self.epsilon:.2f} of {self.budget:g} spent (δ {self.delta:g}, a record replaced); with probability "
-            f"{1 - self.doubt:g} no client was harmed by more than τ {self.rise:.2g}"
-        )
+        spent = f"ε {self.epsilon:.2f} of {self.budget:g} spent (δ {self.delta:g}, a record replaced)"
+        if self.rise is None:
+            return f"{spent}; no client judged the steps"
+        sure = 1 - self.doubt
+        return f"{spent}; with probability {sure:g} no client that judged was harmed by more than τ {self.rise:.2g}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from flwr.app import Context, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from dqnfed_flwr.client.masks import Masks, masks_of
+from dqnfed_flwr.client.masks import RUN, STATE, Masks, masks_of
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.masked import ALONG
@@ -26,9 +27,21 @@ SETTINGS = Settings.from_mapping({"privacy.mode": "masked", "clients": 5, "seed"
 
 def masks() -> Masks:
     """The masks of a client that has agreed with three others."""
-    made, agreed = Masks(group(4)[0].identity), group(4)[0].export()
-    made.load(agreed)
+    made, agreed = Masks(group(4)[0].identity), group(4)[0]
+    made.load({**agreed.export(), RUN: np.frombuffer(agreed.identity.run.encode(), np.uint8)})
     return made
+
+
+def test_memory_of_another_run_is_none() -> None:
+    """Flower gives a run the memory of the one before in its series: with the same secrets noise would be the same."""
+    kept = {name.removeprefix(STATE): values for name, values in masks().export().items()}
+    same, other = Masks(group(4)[0].identity), Masks(replace(group(4)[0].identity, run="another"))
+    same.load(kept)
+    other.load(kept)
+    assert same.export().keys() == {STATE + name for name in kept}
+    fresh = Masks(replace(group(4)[0].identity, run="another")).export()
+    assert other.export().keys() == fresh.keys()
+    assert not [name for name in fresh if "secret" in name]
 
 
 def asked(exchange: int, theta: Any, step: Any = None) -> Assignment:

@@ -69,6 +69,17 @@ def test_keys_may_be_kept_elsewhere_but_not_on_the_device(place: Path) -> None:
     assert "put any random text there" in on_device[f"{place / 'nodes/node-0/superexec.secret'} is missing"]
 
 
+def test_node_that_could_take_part_in_no_masked_run(place: Path) -> None:
+    node = place / "nodes" / "node-0"
+    (node / "identity.key").unlink()
+    assert not any("masked" in what for what in troubles(check.check(place)))  # it may be kept at the site alone
+    found = troubles(check.check(node))
+    fix = found[
+        "node-0 has no identity.key: its clients can take part in no masked run, and the systemd unit does not start"
+    ]
+    assert fix == "`dqnfed deploy refresh`, and copy both here"
+
+
 def test_a_missing_certificate(place: Path) -> None:
     (place / "server" / "server.crt").unlink()
     assert any("dqnfed deploy rotate" in fix for fix in troubles(check.check(place)).values())

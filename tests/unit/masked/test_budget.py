@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import sys
+from statistics import NormalDist
 
 import numpy as np
 import pytest
 from scipy.stats import norm
 
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.masked.budget import DOUBT, LOSSES, Budget, Protection, exchanges_of
+from dqnfed_flwr.masked.budget import DOUBT, LOSSES, SLACK, Budget, Protection, exchanges_of
 
 dp = pytest.importorskip("dp_accounting")
 BUDGETS = [Budget(3.0, 1e-5, 27), Budget(1.0, 1e-6, 120), Budget(8.0, 1e-5, 4)]
@@ -69,9 +70,16 @@ def test_no_loss_rises_by_more_than_is_promised_more_often_than_is_said() -> Non
     protection, n, runs = Protection(BUDGETS[0], 1.0, 5.0), 10_000, 4_000
     exchanges, draws = BUDGETS[0].exchanges, np.random.default_rng(0)
     noise = draws.standard_normal((runs, exchanges + 1)) * protection.of_loss(n)
-    for rise, least in ((protection.rise(n), 0.0), (0.5 * protection.rise(n), 2 * DOUBT)):
+    for rise, least in ((protection.rise(n, 1), 0.0), (0.5 * protection.rise(n, 1), 2 * DOUBT)):
         taken = rise + noise[:, 1:] <= noise[:, :-1] + protection.slack(n)
         assert least <= taken.any(axis=1).mean() <= (DOUBT if not least else 1.0)
+
+
+def test_promise_to_several_clients_allows_for_the_noise_of_each() -> None:
+    protection = Protection(BUDGETS[0], 1.0, 5.0)
+    far = [protection.rise(10_000, clients) / protection.of_loss(10_000) for clients in (1, 8)]
+    sides = [NormalDist().cdf(-(each - SLACK * 2**0.5) / 2) * 2 * BUDGETS[0].exchanges for each in far]
+    assert sides == pytest.approx([DOUBT, DOUBT / 8])
 
 
 def test_budget_is_for_an_exchange_a_round_and_some_more() -> None:

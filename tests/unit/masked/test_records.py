@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.stats import kstest
@@ -55,6 +57,16 @@ def test_ledger_goes_on_in_another_life() -> None:
     new.load(Ledger(PROTECTION).export())
     new.load({})
     assert new.exchange == 0
+
+
+def test_budget_that_changes_within_a_run_is_refused_and_has_other_noise() -> None:
+    """With the same noise at another size, two answers would solve for what it hides."""
+    other = replace(PROTECTION, clip=2 * PROTECTION.clip)
+    ledger = Ledger(PROTECTION)
+    before = ledger.open(1, b"q", ROOT).noise("gradients", 1, 9)
+    with pytest.raises(SpentError, match="are others than before in this run"):
+        Ledger(other).load(ledger.export())
+    assert not np.isin(Ledger(other).open(1, b"q", ROOT).noise("gradients", 1, 9), before).any()
 
 
 def test_an_exchange_gives_no_more_than_its_noise_is_for() -> None:

@@ -166,11 +166,19 @@ def test_events_say_what_is_spent_and_what_is_promised() -> None:
     last = found.events[-1]
     assert last == RoundEvent.from_json(last.to_json())
     assert "ε" in found.totals.moved_words
-    assert "with probability 0.95 no client was harmed by more than τ" in found.totals.moved_words
+    assert "with probability 0.95 no client that judged was harmed by more than τ" in found.totals.moved_words
     for event in found.events:
         above = np.array(event.limits) - event.losses_before
         assert (above > 0).all()  # by what noise alone may do
     assert found.to_json()["privacy"] == found.totals.privacy.words if found.totals.privacy else False
+
+
+def test_nothing_is_promised_of_losses_where_nobody_judges_the_steps() -> None:
+    found = run({**PRIVATE, "method": "fedsgd"})
+    assert [event.privacy.rise for event in found.events if event.privacy] == [None] * len(found.events)
+    assert found.events[-1].privacy == RoundEvent.from_json(found.events[-1].to_json()).privacy
+    assert "no client judged the steps" in found.totals.moved_words
+    assert "τ" not in found.totals.moved_words
 
 
 def test_what_is_spent_stands_in_tables_cards_and_audits(tmp_path: Path) -> None:
