@@ -1,11 +1,12 @@
-"""A deep network that two cores train in minutes: CIFAR-10 at 16 x 16, ten clients, a ResNet of 14 layers.
+"""Deep networks that two cores train in minutes: CIFAR-10 at 16 x 16, ten clients, a ResNet of 14 layers.
 
 Writes `deep.npz` and `deep.yaml` to a folder; `dqnfed compare` does the rest.
 
     python benchmarks/deep.py --data cifar10.npz --images 2000 --output runs/deep
     OMP_NUM_THREADS=1 dqnfed compare runs/deep/deep.yaml
 
-The file has x_train [N, 32, 32, 3] as uint8, y_train [N], x_test and y_test, as torchvision's sets give them.
+The file has x_train [N, 32, 32, 3] as uint8, y_train [N], x_test and y_test, as torchvision's sets give them;
+CIFAR-100's will do. `--model vit` takes a transformer in place of the ResNet.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from dqnfed_flwr.models.architectures import GROUPS, ResidualBlock
 from dqnfed_flwr.run_files import replacing
@@ -29,7 +31,7 @@ data: {data}
 partition: dirichlet
 split: {{alpha: 0.5}}
 clients: 10
-model: benchmarks.deep:resnet14
+model: benchmarks.deep:{model}
 local: {{batch-size: 32, lr: 0.05, epochs: 1, threads: 1}}
 rounds: {rounds}
 """
@@ -51,6 +53,29 @@ def resnet14(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     return model
 
 
+class PatchTransformer(nn.Module):
+    """Images [n, channels, side, side] to logits: patches of 4 x 4 pixels, places learnt, the tokens' mean."""
+
+    def __init__(self, channels: int, side: int, num_classes: int, width: int = 64, layers: int = 4) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(channels, width, 4, stride=4)
+        self.places = nn.Parameter(0.02 * torch.randn((side // 4) ** 2, width))
+        layer = nn.TransformerEncoderLayer(width, 4, 2 * width, 0.0, "gelu", batch_first=True, norm_first=True)
+        self.blocks = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits [n, classes]."""
+        tokens = self.patches(images).flatten(2).transpose(1, 2) + self.places
+        logits: Tensor = self.head(self.norm(self.blocks(tokens)).mean(1))
+        return logits
+
+
+def vit(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """Four layers of attention, each 64 wide with four heads: 138,826 values for ten classes."""
+    return PatchTransformer(input_shape[0], input_shape[1], num_classes)
+
+
 def halved(images: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Images [N, 32, 32, 3] as [N, 3, 16, 16]: the mean of each four pixels, in units of a channel's spread."""
     pixels = images.reshape(len(images), 16, 2, 16, 2, 3).mean((2, 4)) / 255.0
@@ -58,7 +83,7 @@ def halved(images: NDArray[np.uint8]) -> NDArray[np.float32]:
     return np.ascontiguousarray(scaled.transpose(0, 3, 1, 2), np.float32)
 
 
-def write(data: Path, images: int, rounds: int, output: Path) -> Path:
+def write(data: Path, images: int, rounds: int, output: Path, model: str = "resnet14") -> Path:
     """`deep.npz`, of images drawn with seed 0, a quarter as many of them for tests, and `deep.yaml`, which is named."""
     draw, parts = np.random.default_rng(0), dict[str, Any]()
     with np.load(data) as found:
@@ -69,7 +94,7 @@ def write(data: Path, images: int, rounds: int, output: Path) -> Path:
     with replacing(output / "deep.npz") as file:
         np.savez(file, **parts)
     settings = output / "deep.yaml"
-    settings.write_text(FEDERATION.format(data=(output / "deep.npz").resolve(), rounds=rounds))
+    settings.write_text(FEDERATION.format(data=(output / "deep.npz").resolve(), rounds=rounds, model=model))
     return settings
 
 
@@ -78,10 +103,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="an .npz file of CIFAR-10")
     parser.add_argument("--images", type=int, default=2000, help="training images of all clients together")
+    parser.add_argument("--model", choices=("resnet14", "vit"), default="resnet14")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--output", type=Path, default=Path("runs/deep"))
     given = parser.parse_args()
-    settings = write(given.data, given.images, given.rounds, given.output)
+    settings = write(given.data, given.images, given.rounds, given.output, given.model)
     print(f"wrote {settings}; train it with: dqnfed run {settings}, or dqnfed compare {settings}")
 
 

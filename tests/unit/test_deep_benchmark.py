@@ -21,20 +21,22 @@ def test_an_image_is_halved_by_means_in_units_of_the_spread() -> None:
     assert found[0, 0, 0, 1] == pytest.approx(-deep.MEAN[0] / deep.SPREAD[0])
 
 
+@pytest.mark.parametrize(("model", "values"), [("resnet14", 175_258), ("vit", 138_826)])
 def test_the_files_that_it_writes_are_trained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    model: str, values: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     draw, sets = np.random.default_rng(0), {}
     for part, count in (("train", 200), ("test", 40)):
         sets[f"x_{part}"] = draw.integers(0, 256, (count, 32, 32, 3), np.uint8)
         sets[f"y_{part}"] = np.arange(count) % 10
     np.savez(tmp_path / "cifar10.npz", **sets)  # type: ignore[arg-type]
-    given = ["deep", "--data", str(tmp_path / "cifar10.npz"), "--images", "160", "--rounds", "1"]
+    given = ["deep", "--data", str(tmp_path / "cifar10.npz"), "--images", "160", "--rounds", "1", "--model", model]
     monkeypatch.setattr(sys, "argv", [*given, "--output", str(tmp_path / "deep")])
     deep.main()
     assert f"dqnfed run {tmp_path / 'deep' / 'deep.yaml'}" in capsys.readouterr().out
     result = run(tmp_path / "deep" / "deep.yaml")
     assert (result.events[0].round, len(result.events[0].participants)) == (1, 10)
+    assert result.theta.shape == (values,)
     with np.load(tmp_path / "deep" / "deep.npz") as written:
         assert written["x_train"].shape == (160, 3, 16, 16)
         assert written["x_test"].shape == (40, 3, 16, 16)
