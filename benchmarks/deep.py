@@ -6,7 +6,11 @@ Writes `deep.npz` and `deep.yaml` to a folder; `dqnfed compare` does the rest.
     OMP_NUM_THREADS=1 dqnfed compare runs/deep/deep.yaml
 
 The file has x_train [N, 32, 32, 3] as uint8, y_train [N], x_test and y_test, as torchvision's sets give them;
-CIFAR-100's will do. `--model vit` takes a transformer in place of the ResNet.
+CIFAR-100's will do. `--model vit` takes a transformer in place of the ResNet. For a card, `--model resnet18-gn` takes
+images as they are, ResNet-18 and batches of 64, with `--set local.autocast=bf16` in bfloat16:
+
+    python benchmarks/deep.py --data cifar10.npz --model resnet18-gn --images 15000 --output runs/large
+    dqnfed diagnose runs/large/deep.yaml --every 3 --output runs/large-diagnosis
 """
 
 from __future__ import annotations
@@ -31,10 +35,12 @@ data: {data}
 partition: dirichlet
 split: {{alpha: 0.5}}
 clients: 10
-model: benchmarks.deep:{model}
-local: {{batch-size: 32, lr: 0.05, epochs: 1, threads: 1}}
+model: {model}
+local: {{batch-size: {batch}, lr: 0.05, epochs: 1, threads: 1}}
 rounds: {rounds}
 """
+MODELS = {"resnet14": "benchmarks.deep:resnet14", "vit": "benchmarks.deep:vit", "resnet18-gn": "resnet18-gn"}
+"""By name, as the settings have them; the last is for a card."""
 
 
 def resnet14(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
@@ -76,25 +82,28 @@ def vit(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     return PatchTransformer(input_shape[0], input_shape[1], num_classes)
 
 
-def halved(images: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Images [N, 32, 32, 3] as [N, 3, 16, 16]: the mean of each four pixels, in units of a channel's spread."""
-    pixels = images.reshape(len(images), 16, 2, 16, 2, 3).mean((2, 4)) / 255.0
-    scaled = (pixels - np.array(MEAN)) / np.array(SPREAD)
-    return np.ascontiguousarray(scaled.transpose(0, 3, 1, 2), np.float32)
+def scaled(images: NDArray[np.uint8], by: int) -> NDArray[np.float32]:
+    """Images [N, 32, 32, 3] as [N, 3, 32 / by, 32 / by]: means of by x by pixels, in units of a channel's spread."""
+    side = 32 // by
+    pixels = images.reshape(len(images), side, by, side, by, 3).mean((2, 4)) / 255.0
+    moved = (pixels - np.array(MEAN)) / np.array(SPREAD)
+    return np.ascontiguousarray(moved.transpose(0, 3, 1, 2), np.float32)
 
 
 def write(data: Path, images: int, rounds: int, output: Path, model: str = "resnet14") -> Path:
     """`deep.npz`, of images drawn with seed 0, a quarter as many of them for tests, and `deep.yaml`, which is named."""
-    draw, parts = np.random.default_rng(0), dict[str, Any]()
+    draw, parts, large = np.random.default_rng(0), dict[str, Any](), model == "resnet18-gn"
     with np.load(data) as found:
         for part, count in (("train", images), ("test", max(images // 4, 1000))):
             chosen = draw.permutation(len(found[f"y_{part}"]))[:count]
-            parts[f"x_{part}"], parts[f"y_{part}"] = halved(found[f"x_{part}"][chosen]), found[f"y_{part}"][chosen]
+            parts[f"x_{part}"] = scaled(found[f"x_{part}"][chosen], 1 if large else 2)
+            parts[f"y_{part}"] = found[f"y_{part}"][chosen]
     output.mkdir(parents=True, exist_ok=True)
     with replacing(output / "deep.npz") as file:
         np.savez(file, **parts)
     settings = output / "deep.yaml"
-    settings.write_text(FEDERATION.format(data=(output / "deep.npz").resolve(), rounds=rounds, model=model))
+    batch, file = 64 if large else 32, (output / "deep.npz").resolve()
+    settings.write_text(FEDERATION.format(data=file, rounds=rounds, model=MODELS[model], batch=batch))
     return settings
 
 
@@ -103,7 +112,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="an .npz file of CIFAR-10")
     parser.add_argument("--images", type=int, default=2000, help="training images of all clients together")
-    parser.add_argument("--model", choices=("resnet14", "vit"), default="resnet14")
+    parser.add_argument("--model", choices=MODELS, default="resnet14")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--output", type=Path, default=Path("runs/deep"))
     given = parser.parse_args()
