@@ -102,8 +102,8 @@ def write(data: Path, images: int, rounds: int, output: Path, model: str = "resn
     with replacing(output / "deep.npz") as file:
         np.savez(file, **parts)
     settings = output / "deep.yaml"
-    batch, file = 64 if large else 32, (output / "deep.npz").resolve()
-    settings.write_text(FEDERATION.format(data=file, rounds=rounds, model=MODELS[model], batch=batch))
+    batch, data = 64 if large else 32, (output / "deep.npz").resolve()
+    settings.write_text(FEDERATION.format(data=data, rounds=rounds, model=MODELS[model], batch=batch))
     return settings
 
 
