@@ -140,6 +140,14 @@ class Host:
         return counted["tx"]["bytes"], counted["rx"]["bytes"]
 
 
+def check_rights(what: str, needed: Sequence[str]) -> None:
+    """Raise `Missing` where this process has no rights to `what`, or the machine lacks one of the programs."""
+    if os.geteuid():
+        raise Missing(f"{what}: root is needed")
+    if missing := [name for name in needed if shutil.which(name) is None]:
+        raise Missing(f"{what}: no program {', '.join(missing)}")
+
+
 @contextmanager
 def hosts(count: int, needed: Sequence[str] = ("ip", "tc", "iptables")) -> Iterator[list[Host]]:
     """So many hosts on a bridge whose address is `SERVER`; `needed` are programs that they are used with.
@@ -149,10 +157,7 @@ def hosts(count: int, needed: Sequence[str] = ("ip", "tc", "iptables")) -> Itera
     Missing
         If this machine cannot have them; says why.
     """
-    if os.geteuid():
-        raise Missing("network namespaces need root")
-    if missing := [name for name in needed if shutil.which(name) is None]:
-        raise Missing(f"no program {', '.join(missing)}")
+    check_rights("network namespaces", needed)
     tag = f"dq{secrets.token_hex(3)}"
     found = [Host(f"{tag}-{k}", f"{tag}v{k}") for k in range(count)]
     try:

@@ -39,10 +39,10 @@ class SharedVector:
         return cls(values, array, 0 if source else digest(array), source)
 
 
-_MODELS: WeakValueDictionary[int, SharedVector] = WeakValueDictionary()  # by digest
-_STEPS: WeakValueDictionary[tuple[int, ...], SharedVector] = (
-    WeakValueDictionary()
-)  # by the place of their parts, kept there
+_MODELS: WeakValueDictionary[int, SharedVector] = WeakValueDictionary()
+"""By digest."""
+_STEPS: WeakValueDictionary[tuple[int, ...], SharedVector] = WeakValueDictionary()
+"""By the place of their parts, which are kept with them."""
 _SHARING = threading.Lock()
 
 

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import numpy as np
 import torch
@@ -17,20 +16,10 @@ from dqnfed_flwr.config import GuaranteeSettings
 from dqnfed_flwr.guarantee.overrule import Certificate, Standing, Votes, certificate
 from dqnfed_flwr.record_codec import TRANSIENT
 from dqnfed_flwr.steps import Ladder, StepScale
-from dqnfed_flwr.telemetry.events import AlongStep, Cost, DroppedClient
+from dqnfed_flwr.telemetry.events import AlongStep, Cost, DroppedClient, RunStatus
 from dqnfed_flwr.types import Combination, Float64Array, on_host
 from dqnfed_flwr.wire import Buffers, decode_model
 
-RunStatus = Literal[
-    "running",
-    "finished",
-    "pareto-stationary",
-    "line-search-failed",
-    "early-stopped",
-    "held-out-stationary",
-    "stalled",
-    "budget-spent",
-]
 ENDED_EARLY = ("pareto-stationary", "line-search-failed")
 """Of a run that ended before its rounds were done, and not because it had learnt enough."""
 SAMPLED = 64

@@ -30,8 +30,8 @@ from dqnfed_flwr.strategy.round_event import round_event
 from dqnfed_flwr.strategy.schedule import Schedule
 from dqnfed_flwr.strategy.side import Direction, Side
 from dqnfed_flwr.strategy.solve import NOT_FINITE, Solved, pending_step
-from dqnfed_flwr.strategy.state import PendingStep, RunState, RunStatus
-from dqnfed_flwr.telemetry.events import AlongStep, DroppedClient, RoundEvent
+from dqnfed_flwr.strategy.state import PendingStep, RunState
+from dqnfed_flwr.telemetry.events import AlongStep, DroppedClient, RoundEvent, RunStatus
 from dqnfed_flwr.types import ClientReply, Probe, RoundBatch, ladder_rungs
 
 STATIONARY, UNJUDGED, NO_STEP, LINE_SEARCH_FAILED = "stationary", "unjudged", "no-step", "line-search-failed"

@@ -209,7 +209,7 @@ class GradientStrategy(OwnLoop):
 class Outcome:
     """What a run of the strategy leaves behind."""
 
-    status: str  # any of `state.RunStatus` but `running`
+    status: str  # any of `RunStatus` but `running`
     theta: torch.Tensor  # the final model [D]; the one of best validation accuracy after early stopping
     buffers: Buffers  # of that model
     events: list[RoundEvent] = field(default_factory=list)  # one a round, those before a resume included

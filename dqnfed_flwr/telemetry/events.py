@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -20,6 +20,17 @@ from dqnfed_flwr.guarantee.overrule import Certificate, Votes
 from dqnfed_flwr.record_codec import TRANSIENT, pack, unpack
 from dqnfed_flwr.types import ACCURACY, ClientReply, Evaluation, Figure
 
+RunStatus = Literal[
+    "running",
+    "finished",
+    "pareto-stationary",
+    "line-search-failed",
+    "early-stopped",
+    "held-out-stationary",
+    "stalled",
+    "budget-spent",
+]
+"""Where a run stands, or how it ended by itself."""
 EVENT_SCHEMA = 1
 DERIVED = ("improved_ratio", "improved_of_asked", "unharmed_ratio", "harmed")
 """Keys of a line that follow from others, for readers without this package."""

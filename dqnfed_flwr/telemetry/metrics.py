@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Literal
+from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
@@ -19,21 +19,11 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from dqnfed_flwr.telemetry.events import RunStatus
+
 Kind = Literal["gauge", "counter", "histogram", "info"]
 
-STATES = (
-    "running",
-    "paused",
-    "finished",
-    "pareto-stationary",
-    "line-search-failed",
-    "early-stopped",
-    "held-out-stationary",
-    "stalled",
-    "budget-spent",
-    "stopped",
-    "failed",
-)
+STATES = (*get_args(RunStatus), "paused", "stopped", "failed")
 """States of a run; one that waits for room on a disk is `paused`, one that an operator or a signal ended is `stopped`.
 A run that was killed stays `running`, and its last round grows old."""
 REASONS = (

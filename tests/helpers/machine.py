@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks._hosts import Missing
+from benchmarks._hosts import Missing, check_rights
 from benchmarks._programs import Program, wait_for
 from tests.helpers.processes import child
 
@@ -73,10 +73,7 @@ def machine(place: Path) -> Iterator[Machine]:
     Missing
         If this machine cannot have it; says why.
     """
-    if os.geteuid():
-        raise Missing("systemd-nspawn needs root")
-    if missing := [name for name in ("systemd-nspawn", "nsenter") if shutil.which(name) is None]:
-        raise Missing(f"no program {', '.join(missing)}")
+    check_rights("systemd-nspawn", ("systemd-nspawn", "nsenter"))
     Path("/run/systemd").mkdir(exist_ok=True)  # where nspawn keeps its locks
     command = [
         *("systemd-nspawn", "--directory=/", "--volatile=yes", "--register=no", "--keep-unit", "--private-network"),
