@@ -27,6 +27,7 @@ from dqnfed_flwr.config import Settings, protection_of
 from dqnfed_flwr.errors import ClientDataError, ConfigError, DataError
 from dqnfed_flwr.masked import ALONG, FLOOR, IDENTITY, PEERS_LIST
 from dqnfed_flwr.masked.budget import Protection
+from dqnfed_flwr.masked.given import Given
 from dqnfed_flwr.masked.member import Identity, Member, RefusedError, model_digest
 from dqnfed_flwr.masked.records import Ledger, Release, SpentError
 from dqnfed_flwr.masked.secrets import KEY, derive, digest, from_system, signing_public
@@ -78,6 +79,8 @@ class Masks:
         task, step = assignment.task, assignment.step
         line = (on_host(assignment.theta), *(() if step is None else (on_host(step),)))
         asked = digest("question", repr(task), *map(model_digest, line), *_bytes_of(assignment.buffers))
+        words = f"another question in exchange {task.exchange}, each of which is charged once"
+        self._member.once("records", task.exchange, said=asked, words=words)
         return self._ledger.open(task.exchange, asked, self._member.root())
 
     def hidden(self, assignment: Assignment, reply: ClientReply) -> ClientReply:
@@ -175,7 +178,8 @@ def masks_of(settings: Settings, partition: int, context: Context) -> Masks | No
         private = read_identity(Path(str(node.get("identity", _place_of(IDENTITY)))))
         pins = read_peers(Path(str(node.get("peers", _place_of(PEERS_LIST)))))
         floor = max(_floor(node.get("min-samples", FLOOR)), settings.privacy.min_samples)
-        identity = Identity(partition, private, pins.get, str(context.run_id), from_system, floor)
+        given = _given(context.run_id, partition)
+        identity = Identity(partition, private, pins.get, str(context.run_id), from_system, floor, given)
     else:
         draw, floor = partial(_simulated, settings.seed, partition), settings.privacy.min_samples
         identity = Identity(partition, draw("identity"), _pins(settings.seed), "simulation", draw, floor)
@@ -210,6 +214,19 @@ def _floor(given: object) -> int:
     if not str(given).isdecimal() or int(str(given)) < 1:
         raise ConfigError(f"min-samples, in the node config: found {given!r}; give a whole number from 1")
     return int(str(given))
+
+
+def _given(run: int, partition: int) -> Given:
+    """What a node has given in a run, in what is Flower's own; `ConfigError` if it cannot be kept."""
+    home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
+    path = home / "dqnfed" / f"given-{run}-{partition}"
+    try:
+        return Given(path)
+    except OSError as error:
+        raise ConfigError(
+            f"privacy.mode: {path}: cannot be written ({error}), and what a masked run has been given is kept there; "
+            "let FLWR_HOME be a folder of this client's own"
+        ) from None
 
 
 def _number(given: object) -> float:

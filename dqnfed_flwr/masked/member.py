@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import DQNFedError
 from dqnfed_flwr.masked import MOST, PEERS, SHORT
+from dqnfed_flwr.masked.given import Given
 from dqnfed_flwr.masked.secrets import (
     BOX,
     KEY,
@@ -60,7 +61,7 @@ class Identity:
     """Who a client is: its number, its private Ed25519 key, what it holds of its peers, and where secrets come from.
 
     `pins` gives the public key of a client by its number, None for a stranger; `run` is what all clients call the run;
-    `floor` is of how many samples a sum must be at least.
+    `floor` is of how many samples a sum must be at least; `given` keeps what was given once, None for memory alone.
     """
 
     client: int
@@ -69,6 +70,7 @@ class Identity:
     run: str
     draw: Draw
     floor: int = 1
+    given: Given | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +221,7 @@ class Member:
         kept = self.row if again and self.row is not None else np.array(row)
         if not np.isfinite(kept).all():
             raise RefusedError("the gradient holds NaN or Inf")
+        self.once("exchange", exchange, said=digest(model, model_digest(kept)), words="another row in one exchange")
         self.exchange, self.model, self.row = exchange, model, kept
         return rotated(sketched(kept, exchange), derive(self.secrets["group"], "rotation", exchange))
 
@@ -228,13 +231,18 @@ class Member:
             raise RefusedError("no agreement with peers in this run; a node that began anew cannot come back to it")
         return self.secrets["root"]
 
+    def once(self, *about: str | int | bytes, said: bytes, words: str) -> None:
+        """Refuse (`RefusedError` with `words`) if something else was said about it in this run, or by another life."""
+        bound, keep = digest(self.root(), said), self.spent if self.identity.given is None else self.identity.given
+        if keep.setdefault(digest(*about), bound) != bound:
+            raise RefusedError(words)
+
     def along(self, step: FloatArray) -> float:
         """g . step, of the row that was hidden last; along one step a model: enough of them tell the row."""
         if self.row is None:
             raise RefusedError("a product with a row before a row")
-        model, said = digest("along", self.model), model_digest(step)
-        if self.spent.setdefault(model, said) != said:
-            raise RefusedError("a product with a second vector at one model; enough of them tell the row")
+        words = "a product with a second vector at one model; enough of them tell the row"
+        self.once("along", self.model, said=model_digest(step), words=words)
         return float(np.dot(np.asarray(self.row, np.float64), np.asarray(step, np.float64)))
 
     def summand(self, values: Values) -> Words:
@@ -245,8 +253,6 @@ class Member:
             raise RefusedError("a sum before a row: it gave none in this run")
         if (request.exchange, request.model) != (self.exchange, self.model):
             raise RefusedError(f"a sum of exchange {request.exchange}; the last row is of exchange {self.exchange}")
-        if self.spent.get(request.model, said) != said:
-            raise RefusedError("a second sum at one model; two of them tell more than the step")
         check_request(request, self.samples, own, self.identity.floor)
         secret = derive(self.secrets["root"], "rounding", said)
         weight, spread = request.weights[request.clients.index(own)], None
@@ -255,7 +261,9 @@ class Member:
         words = in_units(self.row, weight, request.unit, secret, spread)
         if words is None:
             raise RefusedError(f"the unit {request.unit:.3g} is too small for the row")
-        self.spent[request.model] = said
+        self.once(
+            "sum", request.model, said=said, words="a second sum at one model; two of them tell more than the step"
+        )
         others = (client for client in request.clients if client != own)
         return masked(words, own, {client: derive(self.pairs[client], "mask", said) for client in others})
 

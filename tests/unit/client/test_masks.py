@@ -16,6 +16,8 @@ from dqnfed_flwr.client.masks import RUN, STATE, Masks, masks_of
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.masked import ALONG
+from dqnfed_flwr.masked.budget import Budget, Protection
+from dqnfed_flwr.masked.given import Given
 from dqnfed_flwr.masked.member import RefusedError
 from dqnfed_flwr.masked.secrets import signing_public
 from dqnfed_flwr.types import ClientReply, ClientTask
@@ -42,6 +44,24 @@ def test_memory_of_another_run_is_none() -> None:
     fresh = Masks(replace(group(4)[0].identity, run="another")).export()
     assert other.export().keys() == fresh.keys()
     assert not [name for name in fresh if "secret" in name]
+
+
+def test_processes_with_the_same_memory_are_charged_once_for_one_question(tmp_path: Path) -> None:
+    """Answers to many questions of one exchange, each with noise of its own, would have a mean with less."""
+    pytest.importorskip("dp_accounting")
+    known, given = group(4)[0], Given(tmp_path / "given")
+    both = [Masks(replace(known.identity, given=given), protection=Protection(Budget(3.0, 1e-5, 9), 1.0, 5.0))]
+    both.append(Masks(replace(known.identity, given=given), protection=Protection(Budget(3.0, 1e-5, 9), 1.0, 5.0)))
+    for each in both:
+        each.load({**known.export(), RUN: np.frombuffer(known.identity.run.encode(), np.uint8)})
+    theta, other = rows(2, 20)
+    first = both[0].release(asked(1, theta))
+    with pytest.raises(RefusedError, match="another question in exchange 1, each of which is charged once"):
+        both[1].release(asked(1, other))
+    again = both[1].release(asked(1, theta))
+    assert first is not None
+    assert again is not None
+    assert (first.noise("gradients", 1, 9) == again.noise("gradients", 1, 9)).all()
 
 
 def asked(exchange: int, theta: Any, step: Any = None) -> Assignment:
@@ -110,6 +130,15 @@ def test_credentials_of_a_service_or_container_come_before_the_folder(
         found = masks_of(SETTINGS, 0, context)
         assert found is not None
         assert found._member.identity.private == key_of(0, salt=salt)
+
+
+def test_node_that_cannot_keep_what_it_gave_gives_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "identity.key").write_text(key_of(0).hex())
+    (tmp_path / "peers.toml").write_text(f'[peers.a]\npartition = 0\nkey = "{"0" * 64}"\n')
+    (tmp_path / "flwr").write_text("no folder")
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flwr"))
+    with pytest.raises(ConfigError, match=r"given-7-0: cannot be written .*; let FLWR_HOME be a folder"):
+        masks_of(SETTINGS, 0, Context(7, 2, {"partition-id": 0}, RecordDict(), {}))
 
 
 def test_floor_of_a_real_node_is_its_own_and_the_run_may_only_raise_it(

@@ -223,6 +223,12 @@ def test_wrong_summand_makes_no_step(bits: int, said: list[str]) -> None:
     assert {event.status for event in found.events} == {"no-step"}
 
 
+@pytest.fixture(autouse=True)
+def own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where nodes keep what they have given."""
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flwr"))
+
+
 def keys(folder: Path, clients: int, wrong: int | None = None) -> dict[int, dict[str, str]]:
     """Folders of nodes: the private key of each, and the public ones of all; client `wrong` has another key."""
     peers = "".join(
