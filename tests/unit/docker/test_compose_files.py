@@ -105,6 +105,23 @@ def test_flower_can_write_in_its_home(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STACKS)
+def test_what_a_client_gave_once_outlives_its_container(name: str) -> None:
+    """It stands in FLWR_HOME, in a volume of the client's own: the image's folder there says who may write."""
+    everything = stack(name)
+    for k in NODES:
+        found = everything["services"][f"clientexec-{k}"]
+        home = PurePosixPath(found["environment"]["FLWR_HOME"])
+        places = [place.split(":")[:2] for place in listed(found, "volumes")]
+        around = [[source, at] for source, at in places if home.is_relative_to(at)]
+        assert around == [[f"node-{k}-state", "/var/lib/dqnfed"]]
+        assert not any(home.is_relative_to(place.split(":")[0]) for place in listed(found, "tmpfs"))
+        assert everything["volumes"][f"node-{k}-state"] == {}
+        mounted = {service: " ".join(listed(one, "volumes")) for service, one in everything["services"].items()}
+        assert [each for each, places in mounted.items() if f"node-{k}-state:" in places] == [f"clientexec-{k}"]
+    assert re.search(r'chown "\$\{UID\}:\$\{GID\}" /var/lib/dqnfed ', (DOCKER / "Dockerfile").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("name", STACKS)
 def test_only_the_fleet_port_and_the_gate_can_be_published_beyond_loopback(name: str) -> None:
     for service, found in services(name).items():
         for port in found.get("ports", ()):
