@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Context, RecordDict
+from flwr.app import Context, RecordDict, UserConfig
 from flwr.common.logger import log
 from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
@@ -156,17 +156,13 @@ def masks_of(settings: Settings, partition: int, context: Context) -> Masks | No
     Raises
     ------
     ConfigError
-        If its site asks for masks where the run has none, or for an epsilon that the run is above, or a real node has
-        no key of its own or none of its peers.
+        If its site asks for masks where the run has none, or for an epsilon or delta that the run is above, or a real
+        node has no key of its own or none of its peers.
     """
     node, protection = context.node_config, protection_of(settings)
     if protection is not None:
         _ = protection.budget.multiplier  # a node without the library says so before it reads its data
-    if "epsilon" in node and not 0 < settings.privacy.epsilon <= _number(node["epsilon"]):
-        raise ConfigError(
-            f"privacy.epsilon: found {settings.privacy.epsilon:g}, but this site takes part in runs with at most "
-            f"{node['epsilon']} alone (epsilon, in its node config); submit the run so"
-        )
+    _check_limits(settings, node)
     if settings.privacy.mode != "masked":
         if "privacy" in node and node["privacy"] != settings.privacy.mode:
             raise ConfigError(
@@ -207,6 +203,17 @@ def read_peers(path: Path) -> dict[int, bytes]:
     if wrong := [partition for partition, key in found.items() if len(key) != KEY] or len(found) < len(peers):
         raise ConfigError(f"peers: {path}: keys need {KEY} bytes and partitions of their own, found {wrong}")
     return found
+
+
+def _check_limits(settings: Settings, node: UserConfig) -> None:
+    """Refuse (`ConfigError`) a run that is above the epsilon or delta of a site, which a run without any is, too."""
+    epsilon, delta = settings.privacy.epsilon, settings.privacy.delta
+    for key, found, without in (("epsilon", epsilon, ""), ("delta", delta, " without privacy.epsilon")):
+        if key in node and not (epsilon and found <= _number(node[key])):
+            raise ConfigError(
+                f"privacy.{key}: found {found:g}{'' if epsilon else without}, but this site takes part in runs with at "
+                f"most {node[key]} alone ({key}, in its node config); submit the run so"
+            )
 
 
 def _floor(given: object) -> int:

@@ -275,6 +275,19 @@ def test_site_takes_part_in_runs_within_its_own_limit_alone() -> None:
             served({**PRIVATE, "privacy.epsilon": epsilon}, nodes={client: {"epsilon": least} for client in range(5)})
 
 
+def test_site_has_a_limit_on_delta_too() -> None:
+    both = {"epsilon": "300", "delta": "1e-5"}
+    assert served(PRIVATE, nodes={0: both}).status == "finished"
+    for changes, found, most in (
+        ({"privacy.delta": 1e-4}, "0.0001", "1e-5"),
+        ({"privacy.epsilon": 0.0}, "1e-05 without privacy.epsilon", "1e-5"),
+        ({}, "1e-05", "a little"),
+    ):
+        words = rf"privacy\.delta: found {found}, but this site takes part in runs with at most {most} alone \(delta"
+        with pytest.raises(DQNFedError, match=words):
+            served({**PRIVATE, **changes}, nodes={client: {"delta": most} for client in range(5)})
+
+
 def test_words_of_a_failure_stay_at_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Line, "at", _failing)
     monkeypatch.setattr("dqnfed_flwr.client.worker.Worker._perform", _failing)
