@@ -258,24 +258,19 @@ def rotate(
 @app.command()
 @reported
 def refresh(directory: Directory) -> None:
-    """Write commands and environments for the versions installed now; after an upgrade, at the server.
+    """Write commands and environments for the versions installed now; after an upgrade, at the server, then on devices.
 
     Keys, certificates and the operator's connection stay as they are; missing certificates of nodes are made. What you
-    added to the files is lost.
+    added to the files is lost, but for limits of a site in its node config: privacy, epsilon, delta, min-samples. On a
+    device, DIR is the folder of its node.
     """
-    from dqnfed_flwr.deploy.build import refresh
-    from dqnfed_flwr.deploy.plan import read_plan
+    from dqnfed_flwr.deploy.build import refresh, refreshed
 
     place = _place(directory)
     with alone(place):
         written = refresh(place)
-    for path in written:
-        typer.echo(f"wrote {path.relative_to(place)}")
-    federation = read_plan(place)
-    typer.echo(f"the federation is of flwr {federation.flwr} and dqnfed-flwr {federation.dqnfed}")
-    if any("nodes" in path.relative_to(place).parts for path in written):
-        typer.echo("copy environment, commands.txt, node.toml and node.crt from each nodes/NAME to its device, and")
-        typer.echo("peers.toml, with identity.key where it was written now")
+    for line in refreshed(place, written):
+        typer.echo(line)
 
 
 @app.command()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from itertools import count
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dqnfed_flwr.deploy import apps, identities, node_certificates, operators, pki
 from dqnfed_flwr.deploy.audit_log import AuditLog
-from dqnfed_flwr.deploy.commands import command_files, node_files, server_environment
+from dqnfed_flwr.deploy.commands import command_files, limits_in, limits_of, node_files, server_environment
 from dqnfed_flwr.deploy.files import (
     changing,
     demand,
@@ -28,7 +28,16 @@ from dqnfed_flwr.deploy.files import (
     write_private,
     write_public,
 )
-from dqnfed_flwr.deploy.plan import BUNDLE, PLAN, Federation, Node, plan_text, read_plan, write_plan
+from dqnfed_flwr.deploy.plan import (
+    BUNDLE,
+    PLAN,
+    Federation,
+    Node,
+    plan_text,
+    read_bundle,
+    read_plan,
+    write_plan,
+)
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.version import package_version
 
@@ -77,12 +86,13 @@ def add_node(directory: Path, name: str = "", data: str = "") -> Node:
     federation.check()
     with changing(directory):
         demand([directory, directory / "nodes", directory / "commands"])
+        limits = limits_in(directory, federation)
         trusted, signer = node_certificates.trusted(directory), node_certificates.authority(directory)
         _make_node(directory, federation, node, trusted)
         node_certificates.certify(directory, signer, [node])
         identities.write(directory, federation.nodes)
         write_plan(directory, federation)
-        _write_commands(directory, directory, federation)
+        _write_commands(directory, directory, federation, limits)
     return node
 
 
@@ -92,13 +102,14 @@ def remove_node(directory: Path, name: str) -> Node:
     node = federation.node(name)
     federation = replace(federation, nodes=tuple(one for one in federation.nodes if one.name != name))
     with changing(directory):
+        limits = limits_in(directory, federation)
         write_plan(directory, federation)
         node_certificates.strike(directory, name)
         shutil.rmtree(directory / "nodes" / name, ignore_errors=True)
         identities.write(directory, federation.nodes)
         (directory / "commands" / f"{name}.txt").unlink(missing_ok=True)
         if (directory / "commands").is_dir():
-            _write_commands(directory, directory, federation)
+            _write_commands(directory, directory, federation, limits)
     return node
 
 
@@ -106,21 +117,21 @@ def refresh(directory: Path) -> list[Path]:
     """After an upgrade, set a federation's versions to those installed, and rewrite plan, environments and commands.
 
     Keys and certificates stay; those of nodes that are missing are made, for which the authority's key is needed.
+    Limits of a site in its node config stay. In the folder of one node, its files are rewritten as its node.toml says.
     Returned are the files that were written, which are those that have changed.
     """
-    if is_there(directory / BUNDLE):
-        raise ConfigError(
-            f"{directory} is the folder of one node; refresh the federation at the server, and copy environment, "
-            f"commands.txt, {BUNDLE} and {node_certificates.CERTIFICATE} from its nodes/NAME"
-        )
     directory = directory.absolute()
+    if is_there(directory / BUNDLE):
+        return _refresh_node(directory)
     federation = replace(read_plan(directory), flwr=version("flwr"), dqnfed=package_version())
     with changing(directory):
+        limits = limits_in(directory, federation)
         texts = {directory / "server" / "environment": server_environment(federation)}
-        texts |= {directory / "commands" / name: text for name, text in command_files(directory, federation).items()}
+        commands = command_files(directory, federation, limits)
+        texts |= {directory / "commands" / name: text for name, text in commands.items()}
         for node in federation.nodes:
             place = directory / "nodes" / node.name
-            texts |= {place / name: text for name, text in node_files(federation, node).items()}
+            texts |= {place / name: text for name, text in node_files(federation, node, limits[node.name]).items()}
         texts[directory / PLAN] = plan_text(federation)
         demand(list(dict.fromkeys(path.parent for path in texts)))
         for node in federation.nodes:  # the nodes decide: this is for those that are copied from here
@@ -128,11 +139,29 @@ def refresh(directory: Path) -> list[Path]:
         certified: list[Path] = []
         if new := node_certificates.without(directory, federation):
             certified = node_certificates.certify(directory, node_certificates.authority(directory), new)
-        stale = [path for path, text in texts.items() if not path.exists() or path.read_bytes() != text.encode()]
-        for path in stale:
-            write_public(path, texts[path])
+        stale = _rewrite(texts)
         known = identities.write(directory, federation.nodes)
     return [*stale, *certified, *known]
+
+
+def refreshed(directory: Path, written: Sequence[Path]) -> list[str]:
+    """What `refresh` did, and what is to be done then, in lines."""
+    on_device = is_there(directory / BUNDLE)
+    if on_device:
+        node, federation = read_bundle(directory)
+        limits = {node.name: limits_of(directory)}
+    else:
+        federation = read_plan(directory)
+        limits = limits_in(directory, federation)
+    lines = [f"wrote {path.relative_to(directory)}" for path in written]
+    lines += [f"kept the limits that the site of {name} set:{found}" for name, found in limits.items() if found]
+    lines.append(f"the federation is of flwr {federation.flwr} and dqnfed-flwr {federation.dqnfed}")
+    if on_device:
+        lines.append("restart both programs of the node to use what was written")
+    elif any("nodes" in path.relative_to(directory).parts for path in written):
+        lines.append("copy node.toml, node.crt and peers.toml from each nodes/NAME to its device, with identity.key")
+        lines.append("where it was made now; `dqnfed deploy refresh` the folder there, which keeps its site's limits")
+    return lines
 
 
 def rotate(directory: Path, *, authority: bool = False, days: int = 0, others: Sequence[str] = ()) -> Federation:
@@ -179,6 +208,22 @@ def rotate(directory: Path, *, authority: bool = False, days: int = 0, others: S
     return federation
 
 
+def _refresh_node(place: Path) -> list[Path]:
+    """Write a node's files but for its node.toml, which says what is in them."""
+    node, federation = read_bundle(place)
+    with changing(place):
+        texts = node_files(federation, node, limits_of(place))
+        return _rewrite({place / name: text for name, text in texts.items() if name != BUNDLE})
+
+
+def _rewrite(texts: Mapping[Path, str]) -> list[Path]:
+    """Write those that have changed; which these are."""
+    stale = [path for path, text in texts.items() if not path.exists() or path.read_bytes() != text.encode()]
+    for path in stale:
+        write_public(path, texts[path])
+    return stale
+
+
 def _fill(place: Path, final: Path, federation: Federation) -> None:
     """Write all files to `place`; texts name `final`, where it will lie."""
     write_public(place / ".gitignore", "*\n")  # private keys belong into no repository
@@ -198,7 +243,7 @@ def _fill(place: Path, final: Path, federation: Federation) -> None:
         _make_node(place, federation, node, authority.certificate)
     node_certificates.certify(place, authority, federation.nodes)
     identities.write(place, federation.nodes)
-    _write_commands(place, final, federation)
+    _write_commands(place, final, federation, {})
     write_plan(place, federation)
     _begin_audit_log(place, federation)
 
@@ -224,8 +269,8 @@ def _make_node(directory: Path, federation: Federation, node: Node, ca: bytes) -
         write_public(place / name, text)
 
 
-def _write_commands(place: Path, final: Path, federation: Federation) -> None:
-    for name, text in command_files(final, federation).items():
+def _write_commands(place: Path, final: Path, federation: Federation, limits: Mapping[str, str]) -> None:
+    for name, text in command_files(final, federation, limits).items():
         write_public(place / "commands" / name, text)
 
 

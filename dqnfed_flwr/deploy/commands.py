@@ -5,17 +5,25 @@ Commands name files relative to the folder of the role, so a folder works wherev
 
 from __future__ import annotations
 
+import re
 import shlex
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from dqnfed_flwr.deploy.plan import BUNDLE, Federation, Node, bundle_text
 from dqnfed_flwr.engine.flwr_command import CONNECTION, QUIET
+from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.masked import LIMITS
 
 ENVIRONMENT = {**QUIET, "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"}
 """Of all roles: Flower's own, and an executor that looks for work twice a second, not once."""
 RESTART_SECONDS = 5
 """Pause before a command of `commands/` that failed is started again, as the units do; Ctrl-C is no failure."""
 DEVICE = Path("/etc/dqnfed/nodes")
+ENVIRONMENT_FILE, COMMANDS_FILE = "environment", "commands.txt"
+_OPTION, _VARIABLE = "--node-config", "DQNFED_NODE_CONFIG"
+_PAIR = re.compile(r"""(\S+?)=("[^"]*"|'[^']*'|\S+)""")  # as Flower reads a node config
 
 
 def superlink_arguments(federation: Federation) -> list[str]:
@@ -41,12 +49,12 @@ def superexec_arguments(federation: Federation) -> list[str]:
     ]
 
 
-def supernode_arguments(federation: Federation, node: Node) -> list[str]:
-    """Start a SuperNode, in its folder."""
+def supernode_arguments(federation: Federation, node: Node, limits: str = "") -> list[str]:
+    """Start a SuperNode, in its folder; `limits` of its site go into its node config."""
     return [
         *("dqnfed", "deploy", "supernode", "--certificate", "node.crt", "flower-supernode"),
         *("--root-certificates", "ca.crt", "--superlink", federation.superlink),
-        *("--auth-supernode-private-key", "node.key", "--node-config", node.config),
+        *("--auth-supernode-private-key", "node.key", _OPTION, node.config + limits),
         *("--isolation", "process", "--superexec-auth-secret-file", "superexec.secret"),
         *("--host", "127.0.0.1", "--port", str(node.port)),
     ]
@@ -68,19 +76,18 @@ def server_environment(federation: Federation) -> str:
     )
 
 
-def node_files(federation: Federation, node: Node) -> dict[str, str]:
+def node_files(federation: Federation, node: Node, limits: str = "") -> dict[str, str]:
     """Texts of a node's folder, by file name, made for the place where units look for it on a device."""
+    about = {"DQNFED_SUPERLINK": federation.superlink, "DQNFED_NODE_PORT": str(node.port)}
     return {
-        "environment": _environment(
-            DQNFED_SUPERLINK=federation.superlink, DQNFED_NODE_PORT=str(node.port), DQNFED_NODE_CONFIG=node.config
-        ),
-        "commands.txt": _node_commands(federation, node, DEVICE / node.name),
+        ENVIRONMENT_FILE: _environment(**about, **{_VARIABLE: node.config + limits}),
+        COMMANDS_FILE: _node_commands(federation, node, DEVICE / node.name, limits),
         BUNDLE: bundle_text(federation, node),
     }
 
 
-def command_files(directory: Path, federation: Federation) -> dict[str, str]:
-    """Texts of `commands/`, by file name."""
+def command_files(directory: Path, federation: Federation, limits: Mapping[str, str]) -> dict[str, str]:
+    """Texts of `commands/`, by file name; `limits` are those of sites, by node."""
     server, home = directory / "server", 'FLWR_HOME="$PWD/state/flwr"'
     state = 'DQNFED_OUTPUT="$PWD/state/runs" DQNFED_METRICS="$PWD/state/metrics"'
     clients = 1 + max((node.partition for node in federation.nodes), default=-1)
@@ -89,18 +96,63 @@ def command_files(directory: Path, federation: Federation) -> dict[str, str]:
         "superexec.txt": _shell(server, f"{home} {state}", superexec_arguments(federation)),
         "operator.txt": _operator_commands(directory, clients),
         **{
-            f"{node.name}.txt": _node_commands(federation, node, directory / "nodes" / node.name)
+            f"{node.name}.txt": _node_commands(
+                federation, node, directory / "nodes" / node.name, limits.get(node.name, "")
+            )
             for node in federation.nodes
         },
     }
 
 
-def _node_commands(federation: Federation, node: Node, place: Path) -> str:
+def limits_in(directory: Path, federation: Federation) -> dict[str, str]:
+    """What sites have set of `LIMITS` in a federation's folder, by node, each as text that follows its node config."""
+    return {
+        node.name: limits_of(directory / "nodes" / node.name, directory / "commands" / f"{node.name}.txt")
+        for node in federation.nodes
+    }
+
+
+def limits_of(place: Path, *more: Path) -> str:
+    """The same of one node, from the files of its folder and `more`; empty where there are none.
+
+    `ConfigError` if these say different things, or one cannot be read.
+    """
+    found: dict[str, str] = {}
+    for path in (place / ENVIRONMENT_FILE, place / COMMANDS_FILE, *more):
+        try:
+            pairs = _limit_pairs(path.read_text("utf-8") if path.exists() else "")
+        except ValueError as error:
+            raise ConfigError(
+                f"{path}: its node config cannot be read ({error}); mend it, or delete the file"
+            ) from None
+        for key, value in pairs:
+            if found.setdefault(key, value) != value:
+                raise ConfigError(
+                    f"{path}: found {key}={value} in the node config, and {key}={found[key]} in another file of this "
+                    "node; let its site say the same in both"
+                )
+    return "".join(f' {key}="{value}"' for key, value in found.items())
+
+
+def _limit_pairs(text: str) -> Sequence[tuple[str, str]]:
+    """Of the node configs in a file."""
+    lines = [line for line in text.splitlines() if _OPTION in line or line.startswith(f"{_VARIABLE}=")]
+    configs = [
+        word.removeprefix(f"{_OPTION}=").removeprefix(f"{_VARIABLE}=")
+        for line in lines
+        for before, word in pairwise(["", *shlex.split(line, comments=True)])
+        if before == _OPTION or word.startswith((f"{_OPTION}=", f"{_VARIABLE}="))
+    ]
+    pairs = _PAIR.findall(" ".join(configs))
+    return [(key, value.strip("\"'")) for key, value in pairs if key in LIMITS]
+
+
+def _node_commands(federation: Federation, node: Node, place: Path, limits: str) -> str:
     """Both commands of a device; `place` is where its folder lies."""
     home = 'FLWR_HOME="$PWD/flwr"'
     return (
         f"# The SuperNode; copy the folder {node.name} to the device and change the path below.\n"
-        + _shell(place, home, supernode_arguments(federation, node))
+        + _shell(place, home, supernode_arguments(federation, node, limits))
         + "\n# Its SuperExec, in a second shell.\n"
         + _shell(place, home, node_superexec_arguments(node))
     )

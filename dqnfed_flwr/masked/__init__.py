@@ -6,6 +6,8 @@ MOST = 0.5
 """The share of the weights of a sum that one client has at most."""
 FLOOR = 256
 """Samples that a sum is of at least for a real node, unless its site says another number."""
+LIMITS = ("privacy", "epsilon", "delta", "min-samples")
+"""Keys of a node config by which a site bounds the runs that its client takes part in."""
 SHORT, MOST_IN_SHORT = 16, 4096
 """Bits of a word of a short sum, and over how many clients it is at most: each costs one of 2^15 levels."""
 ALONG = "along"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from flwr.common.config import parse_config_args
 from typer.testing import CliRunner
 
 from dqnfed_flwr.cli.app import app
@@ -78,19 +81,88 @@ def test_a_missing_file_is_written_and_a_missing_folder_refused(place: Path) -> 
     assert (place / "server" / "environment").read_text() == "mine"
 
 
-def test_a_nodes_folder_is_refreshed_at_the_server(place: Path) -> None:
-    with pytest.raises(ConfigError, match=r"folder of one node.*at the server, and copy environment, commands.txt"):
-        refresh(place / "nodes" / "node-0")
+def said_of(place: Path) -> str:
+    """What the command says."""
+    result = CliRunner().invoke(app, ["deploy", "refresh", str(place)], prog_name="dqnfed")
+    assert result.exit_code == 0
+    return result.output
+
+
+def node_config_of(path: Path) -> dict[str, object]:
+    """The node config in a file of a node's folder, as a shell and then Flower read it."""
+    words = shlex.split(path.read_text(), comments=True)
+    given = [word.partition("=")[2] for word in words if word.startswith("DQNFED_NODE_CONFIG=")]
+    return parse_config_args(given or [words[words.index("--node-config") + 1]])
+
+
+def add_limits(path: Path, limits: str) -> None:
+    """As a site adds them to a file of its node's folder, behind the node's name."""
+    quoted = limits.replace('"', '\\"') if path.name == "environment" else limits
+    path.write_text(re.sub(r'(name=\\?"[\w-]+\\?")', lambda found: f"{found[1]} {quoted}", path.read_text()))
+
+
+def test_limits_that_a_site_set_stay_and_nothing_else_does(place: Path) -> None:
+    device = place / "nodes" / "ward-b"
+    add_limits(device / "environment", 'min-samples="1000" colour="red" epsilon=3')
+    add_limits(device / "commands.txt", 'delta="1e-6" privacy="masked"')
+    refresh(place)
+    wanted = {"min-samples": "1000", "epsilon": "3", "delta": "1e-6", "privacy": "masked"}
+    plain = parse_config_args([NODES[1].config])
+    for path in (device / "environment", device / "commands.txt", place / "commands" / "ward-b.txt"):
+        assert node_config_of(path) == {**plain, **wanted}, path
+    assert node_config_of(place / "nodes" / "node-0" / "environment") == parse_config_args([NODES[0].config])
+    assert refresh(place) == []
+    build.add_node(place, "late")
+    build.remove_node(place, "node-0")
+    assert node_config_of(place / "commands" / "ward-b.txt") == {**plain, **wanted}
+
+
+def test_limits_of_two_files_must_agree_and_be_readable(place: Path) -> None:
+    device = place / "nodes" / "node-0"
+    add_limits(device / "environment", "epsilon=3")
+    add_limits(device / "commands.txt", 'epsilon="3"')
+    refresh(place)
+    before = contents(place)
+    (place / "commands" / "node-0.txt").write_text("x --node-config 'epsilon=1'\n")
+    words = r"commands/node-0\.txt: found epsilon=1 in the node config, and epsilon=3 in another file"
+    for change in (refresh, build.add_node):
+        with pytest.raises(ConfigError, match=words):
+            change(place)
+    (place / "commands" / "node-0.txt").write_text("x --node-config 'epsilon=1\n")
+    with pytest.raises(
+        ConfigError, match=r"node-0\.txt: its node config cannot be read \(No closing quotation\); mend"
+    ):
+        refresh(place)
+    (place / "commands" / "node-0.txt").unlink()
+    refresh(place)
+    assert contents(place) == before
+
+
+def test_a_nodes_folder_is_rewritten_on_its_device_as_its_node_toml_says(place: Path) -> None:
+    device = place / "nodes" / "ward-b"
+    add_limits(device / "environment", 'min-samples="1000"')
+    shutil.copytree(device, place.parent / "ward-b")
+    (device / "environment").unlink()
+    refresh(place)  # at the server, which knows of no limit
+    device = place.parent / "ward-b"
+    shutil.copy(place / "nodes" / "ward-b" / "node.toml", device)
+    said = said_of(device)
+    assert said.startswith("wrote environment\nwrote commands.txt\n")
+    assert 'kept the limits that the site of ward-b set: min-samples="1000"\n' in said
+    assert said.endswith("restart both programs of the node to use what was written\n")
+    for name in ("environment", "commands.txt"):
+        assert node_config_of(device / name) == {**parse_config_args([NODES[1].config]), "min-samples": "1000"}
+    add_limits(place / "nodes" / "ward-b" / "environment", 'min-samples="1000"')
+    refresh(place)
+    assert refresh(device) == []
+    for name in ("environment", "commands.txt", "node.toml"):  # what the server would write with these limits
+        assert (device / name).read_bytes() == (place / "nodes" / "ward-b" / name).read_bytes()
 
 
 def test_the_command_says_what_it_wrote(place: Path) -> None:
-    def call() -> str:
-        result = CliRunner().invoke(app, ["deploy", "refresh", str(place)], prog_name="dqnfed")
-        assert result.exit_code == 0
-        return result.output
-
-    first, second = call(), call()
+    first, second = said_of(place), said_of(place)
     assert "wrote commands/superlink.txt\n" in first
     assert "wrote federation.toml\n" in first
-    assert "copy environment, commands.txt, node.toml and node.crt" in first
+    assert "copy node.toml, node.crt and peers.toml from each nodes/NAME to its device" in first
+    assert "kept" not in first + second
     assert second == f"the federation is of flwr {version('flwr')} and dqnfed-flwr {package_version()}\n"
