@@ -98,9 +98,9 @@ def run(
       dqnfed run digits --quiet --json - | python -m json.tool
 
     Exit status: 0 the run ended, 1 it failed, 2 settings, data, model or checkpoint are at fault, 3 --strict found
-    clients left out, 4 it ended before its rounds were done, as pareto-stationary or line-search-failed (the results
-    are written), 5 it stalled: its model did not move any more, or never did (the results are written), 130
-    interrupted.
+    clients left out, 4 it ended before its rounds were done, as pareto-stationary, line-search-failed or budget-spent
+    (the results are written), 5 it stalled: its model did not move any more, or never did (the results are written),
+    130 interrupted.
     """  # noqa: D301  # \b keeps the lines of a help text apart
     from rich.console import Console
 

@@ -16,7 +16,7 @@ from flwr.common.logger import log
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.errors import shortened
 from dqnfed_flwr.strategy.compatibility import REASONS
-from dqnfed_flwr.strategy.state import ENDED_EARLY, STALLED
+from dqnfed_flwr.strategy.state import BUDGET_SPENT, ENDED_EARLY, STALLED
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
 from dqnfed_flwr.telemetry.standstill import STALLED_MARK, stalled_words
 from dqnfed_flwr.telemetry.totals import Totals
@@ -34,6 +34,11 @@ REMEDY = (
 )
 SHORTER = "A smaller step.min-move tries shorter steps as well."
 """Said where no length was accepted."""
+THRIFT = (
+    "What can be done: steps that are turned down take the exchanges; a smaller local.lr has fewer of these, and a run "
+    "of more rounds begins with more. A new run, also one with start.model, has a budget that adds to this one."
+)
+"""Said where the budget is spent."""
 
 
 def early_end(result: RunResult) -> str:
@@ -45,7 +50,8 @@ def early_end(result: RunResult) -> str:
         return stalled_words(result.events, result.settings.rounds)
     if result.status not in ENDED_EARLY and not _held_out_at_once(result):
         return ""
-    remedy = f"{REMEDY} {SHORTER}" if result.status == "line-search-failed" else REMEDY
+    remedies: dict[str, str] = {"line-search-failed": f"{REMEDY} {SHORTER}", BUDGET_SPENT: THRIFT}
+    remedy = remedies.get(result.status, REMEDY)
     where = f"{MARK}, as {result.status}, after round {len(result.events)} of {result.settings.rounds}"
     if result.events and not result.totals.moved:
         where += ", none of which moved its model"
@@ -110,6 +116,8 @@ def _why(status: str, last: RoundEvent) -> str:
         )
     if status == "held-out-stationary":
         return f"the held-out parts of clients {listed(last.votes.refused_held_out)} refused every length of its step"
+    if status == BUDGET_SPENT:
+        return f"its budget holds no further exchange; {last.privacy.words}" if last.privacy else ""
     if not last.votes.refused:
         return "no length of its step was accepted"
     clients = listed(last.votes.refused)

@@ -34,7 +34,7 @@ from dqnfed_flwr.strategy.own_clients import OwnClients
 from dqnfed_flwr.strategy.schedule import Schedule
 from dqnfed_flwr.strategy.side import Direction, TooFewReplies
 from dqnfed_flwr.strategy.solve import Solved, make_batch
-from dqnfed_flwr.strategy.state import PendingStep
+from dqnfed_flwr.strategy.state import BUDGET_SPENT, PendingStep
 from dqnfed_flwr.strategy.step_search import NO_STEP
 from dqnfed_flwr.telemetry.events import Spent
 from dqnfed_flwr.types import Combination, Sees
@@ -94,7 +94,7 @@ class MaskedClients(OwnClients):
     def ready(self, pending: PendingStep | None) -> str:
         """As for open rows; a run whose budget is for one exchange more, which its end may need, is over."""
         if self._protection and self._state.exchange + 1 >= self._protection.budget.exchanges:
-            self._state.status = "budget-spent"
+            self._state.status = BUDGET_SPENT
             words = "The budget of %d exchanges is spent: the run ends; a run with more rounds, or epsilon, has more"
             log(WARNING, words, self._protection.budget.exchanges)
             return ""

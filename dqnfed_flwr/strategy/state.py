@@ -20,7 +20,9 @@ from dqnfed_flwr.telemetry.events import AlongStep, Cost, DroppedClient, RunStat
 from dqnfed_flwr.types import Combination, Float64Array, on_host
 from dqnfed_flwr.wire import Buffers, decode_model
 
-ENDED_EARLY = ("pareto-stationary", "line-search-failed")
+BUDGET_SPENT: RunStatus = "budget-spent"
+"""Of a run whose budget of differential privacy holds no further exchange."""
+ENDED_EARLY = ("pareto-stationary", "line-search-failed", BUDGET_SPENT)
 """Of a run that ended before its rounds were done, and not because it had learnt enough."""
 SAMPLED = 64
 """Values of a step by which a search is known again, besides its sum and its norm."""

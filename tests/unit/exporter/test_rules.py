@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from dqnfed_flwr.strategy.state import ENDED_EARLY
 from tests.helpers.markdown import anchors
 from tests.helpers.monitoring import PROMETHEUS, ROOT, exported, names, recorded, rules
 
@@ -51,6 +52,13 @@ def test_an_alert_has_weight_summary_mend_and_test(alert: dict[str, Any]) -> Non
     outcomes = [case for group in test["tests"] for case in group["alert_rule_test"]]
     assert {case["alertname"] for case in outcomes} == {alert["alert"]}
     assert any(case["exp_alerts"] for case in outcomes)
+
+
+def test_every_early_end_is_told() -> None:
+    alert = next(each for each in ALERTS if each["alert"] == "DqnfedRunEndedEarly")
+    assert re.findall(r'state=~"(.+?)"', alert["expr"]) == ["|".join(ENDED_EARLY)] * 2
+    told = OPERATIONS.read_text("utf-8").partition("### DqnfedRunEndedEarly")[2].partition("###")[0]
+    assert [state for state in ENDED_EARLY if f"`{state}`" not in told] == []
 
 
 def test_every_recorded_series_has_a_test() -> None:

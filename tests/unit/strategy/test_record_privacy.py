@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -14,10 +15,13 @@ from rich.console import Console
 from scipy.stats import chi2
 
 from dqnfed_flwr.audit.weights import read_run
+from dqnfed_flwr.cli.command import EndedEarly
+from dqnfed_flwr.cli.run import _conclude
 from dqnfed_flwr.client import app as client_app
 from dqnfed_flwr.client.records import cut_sum
 from dqnfed_flwr.config import Settings, protection_of
 from dqnfed_flwr.engine.export import card_of
+from dqnfed_flwr.engine.notices import MARK, early_end
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import CheckpointError, ConfigError, DQNFedError
@@ -218,6 +222,14 @@ def test_run_ends_when_its_budget_is_spent(monkeypatch: pytest.MonkeyPatch) -> N
     assert (found.status, len(found.events)) == ("budget-spent", 2)
     assert found.totals.privacy is not None
     assert found.totals.privacy.epsilon <= 300
+    words = early_end(found)
+    assert words.startswith(f"{MARK}, as budget-spent, after round 2 of 4: its budget holds no further exchange; ε ")
+    assert "of 300 spent (δ 1e-05" in words
+    assert "a smaller local.lr" in words
+    assert "guarantee.tolerate" not in words
+    assert f"- {words}\n" in card_of(found, 650)
+    with pytest.raises(EndedEarly, match=re.escape(words)):
+        _conclude(found, strict=False)
 
 
 def test_client_refuses_what_its_budget_does_not_hold_whatever_the_server_asks(monkeypatch: pytest.MonkeyPatch) -> None:
