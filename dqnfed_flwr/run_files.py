@@ -19,6 +19,8 @@ EVENTS = "events.jsonl"
 """A line a round."""
 CHECKPOINT = "checkpoint.npz"
 """What a run that was cut off goes on from; its long vectors lie next to it."""
+ASKED = "asked"
+"""How many exchanges the nodes' records were asked in, where these are protected; written before each of them."""
 PLOT = "plot.png"
 """Curves of the run, as `dqnfed run` draws them."""
 UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError)

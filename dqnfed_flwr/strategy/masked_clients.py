@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from logging import WARNING
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,10 @@ from dqnfed_flwr.masked.budget import DOUBT
 from dqnfed_flwr.masked.member import model_digest
 from dqnfed_flwr.masked.sums import effective, too_few
 from dqnfed_flwr.methods._base import Method
+from dqnfed_flwr.run_files import ASKED, replacing
 from dqnfed_flwr.schema.plan import RunPlan
+from dqnfed_flwr.strategy.checkpoint import damaged, output_directory
+from dqnfed_flwr.strategy.checkpointer import KeepsClientState
 from dqnfed_flwr.strategy.collect import Collected
 from dqnfed_flwr.strategy.hearing import Hearing
 from dqnfed_flwr.strategy.masked_group import MaskedGroup
@@ -70,6 +74,14 @@ class MaskedClients(OwnClients):
                 "and others), which each client would send; use a model without, such as resnet18-gn"
             )
         self._protection = protection_of(self._settings)
+        output, lives_here = output_directory(self._settings), isinstance(self._grid, KeepsClientState)
+        self._noted = None if not self._protection or output is None or lives_here else output / ASKED
+        self._lost = 0  # exchanges that were asked and are in no checkpoint: nodes make other noise in a run anew
+        if self._noted is not None and self._settings.resume and self._noted.exists():
+            try:
+                self._lost = max(int(self._noted.read_text()) - self._state.exchange, 0)
+            except ValueError as error:
+                raise damaged(self._noted, error) from error
         self._group = MaskedGroup(self._registry, self._grid, self._settings)
         self._group.agree(self._state.cost)
 
@@ -80,7 +92,7 @@ class MaskedClients(OwnClients):
         if found is None:
             return None
         budget, fewest = found.budget, min(member.num_examples for member in self._registry.members.values())
-        spent = budget.spent(self._state.exchange)
+        spent = budget.spent(self._asked)
         rise = found.rise(fewest, self._settings.clients) if self._run.rule.judged_by == "test" else None
         return Spent(spent, budget.delta, budget.epsilon, rise, DOUBT)
 
@@ -93,7 +105,7 @@ class MaskedClients(OwnClients):
 
     def ready(self, pending: PendingStep | None) -> str:
         """As for open rows; a run whose budget is for one exchange more, which its end may need, is over."""
-        if self._protection and self._state.exchange + 1 >= self._protection.budget.exchanges:
+        if self._protection and self._asked + 1 >= self._protection.budget.exchanges:
             self._state.status = BUDGET_SPENT
             words = "The budget of %d exchanges is spent: the run ends; a run with more rounds, or epsilon, has more"
             log(WARNING, words, self._protection.budget.exchanges)
@@ -123,6 +135,18 @@ class MaskedClients(OwnClients):
         except SumError as why:
             log(WARNING, "Round %d: %s. No other sum is asked for at this model", schedule.round, why)
             return self._without_sum(collected, hearing, schedule)
+
+    @property
+    def _asked(self) -> int:
+        """Exchanges in all lives of the run."""
+        return self._state.exchange + self._lost
+
+    def _exchange(self, schedule: Schedule) -> Collected:
+        """As for open rows; it is counted on the disk before, so that no resume forgets it."""
+        if self._noted is not None:
+            path, count = self._noted, str(self._asked + 1).encode()
+            self._patience.write(path, partial(_write, path, count))
+        return super()._exchange(schedule)
 
     def _without_sum(self, collected: Collected, hearing: Hearing, schedule: Schedule) -> Direction:
         """The last step once more, where every loss falls along it; else no step."""
@@ -161,3 +185,8 @@ class MaskedClients(OwnClients):
             raise SumError(f"clients {sorted(by_client)[:12]} would give {words}")
         found = self._group.sum(exchange, model_digest(theta.numpy()), by_client, longest, theta.numel(), cost)
         return torch.from_numpy(found).to(theta.dtype)
+
+
+def _write(path: Path, content: bytes) -> None:
+    with replacing(path, sync=True) as file:
+        file.write(content)

@@ -80,7 +80,7 @@ class OwnClients:
         dim = state.theta.numel()
         method.extras(dim)  # a method that this model does not suit says so before anything is sent
         self._receiver = _OwnReplies(run, task, method, registry, dim, state.buffers if run.work.passes else {})
-        self._device = device
+        self._device, self._patience = device, patience
         self._rows = rows_for(run, method, state.theta, patience, device)
         say_if_tolerate_is_cut(run, run.settings.sampled)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -18,17 +19,22 @@ from dqnfed_flwr.audit.weights import read_run
 from dqnfed_flwr.cli.command import EndedEarly
 from dqnfed_flwr.cli.run import _conclude
 from dqnfed_flwr.client import app as client_app
+from dqnfed_flwr.client.app import forget_clients
 from dqnfed_flwr.client.records import cut_sum
 from dqnfed_flwr.config import Settings, protection_of
 from dqnfed_flwr.engine.export import card_of
+from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.engine.notices import MARK, early_end
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run
+from dqnfed_flwr.engine.server_run import serve
 from dqnfed_flwr.errors import CheckpointError, ConfigError, DQNFedError
 from dqnfed_flwr.masked.sums import opened
 from dqnfed_flwr.params import Line
 from dqnfed_flwr.report.table import summary_table
-from dqnfed_flwr.telemetry.events import Cost, RoundEvent
+from dqnfed_flwr.run_files import ASKED
+from dqnfed_flwr.strategy import checkpointer, masked_clients
+from dqnfed_flwr.telemetry.events import Cost, Listener, RoundEvent
 from dqnfed_flwr.wire import VECTORS, decode_task
 from dqnfed_flwr.wire.masked import SUMMAND, decode_masked
 from tests.helpers.runs import Stop, StopAfter
@@ -79,6 +85,17 @@ CLASSES = {
     "members": PUBLIC,
 }
 """Every number and word that a client sends, and why it may."""
+
+
+class Told(Listener):
+    """Keeps the epsilon of each round."""
+
+    def __init__(self) -> None:
+        self.epsilons: list[float] = []
+
+    def on_round(self, event: RoundEvent) -> None:
+        """Keep it."""
+        self.epsilons += [] if event.privacy is None else [event.privacy.epsilon]
 
 
 def said_by(message: Message) -> dict[str, Any]:
@@ -214,6 +231,39 @@ def test_stopped_and_resumed_run_has_the_same_bits_and_the_same_ledger(tmp_path:
     found = run(part, resume=True)
     one, other = ([replace(event, cost=Cost()).to_json() for event in each.events] for each in (whole, found))
     assert one == other
+
+
+def test_what_is_spent_over_nodes_counts_exchanges_that_no_checkpoint_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes make other noise after a resume, so that an exchange that is asked again is one more."""
+    for module in (checkpointer, masked_clients):
+        monkeypatch.setattr(module, "KeepsClientState", Stop)  # as Flower's grids keep none
+    mapping = {**MASKED, **PRIVATE, "output": str(tmp_path), "rounds": 8, "checkpoint-every": 3}
+    protection = protection_of(Settings.from_mapping(mapping))
+    assert protection is not None
+
+    def go_on(stop: int = 0, *, resume: bool = True) -> list[float]:
+        """Epsilon as told after each round from then on, until the run is stopped after one."""
+        settings = Settings.from_mapping({**mapping, "resume": resume})
+        forget_clients()
+        told = Told()
+        with pytest.raises(Stop) if stop else nullcontext():
+            grid = InProcessGrid(client_app.app, settings.clients, settings.flat())
+            serve(grid, settings, listeners=[told, *([StopAfter(stop)] if stop else [])])
+        return told.epsilons
+
+    legs = [go_on(5, resume=False), go_on(5), go_on()]
+    spent = protection.budget.spent
+    # round 1 takes two exchanges; the checkpoint is that after round 3, with 4 of them
+    assert legs[0] == [spent(count) for count in (2, 3, 4, 5, 6)]
+    assert legs[1] == [spent(count) for count in (7, 8)]
+    assert legs[2] == [spent(count) for count in (9, 10, 11)]
+    assert (tmp_path / ASKED).read_text() == "11"
+    (tmp_path / ASKED).write_text("eleven")
+    with pytest.raises(CheckpointError, match=r"asked: damaged .*; start anew"):
+        go_on()
+    assert protection.budget.exchanges == 12  # one more is kept for the end: round 8 is not begun
 
 
 def test_run_ends_when_its_budget_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
