@@ -45,6 +45,7 @@ class RecordLoss(LocalLoss):
         super().__init__(loss.model, loss.samples, task=loss.task, ridge=loss.ridge, chunk=loss.chunk, check=False)
         self._protection = protection
         self.release: Release | None = None
+        self._looked_through = True  # a loss or gradient that is not finite has a bounded part, too
         _check_apart(self)
 
     def loss(self, theta: Tensor) -> float:
@@ -65,14 +66,16 @@ class RecordLoss(LocalLoss):
         return loss, told.to(theta.dtype).add_(theta, alpha=self.ridge)
 
     def evaluate(self, theta: Tensor, samples: Samples) -> Evaluation:
-        """Right answers and mean loss on other records, with noise where a release is open."""
+        """Right answers, where a task counts them, and mean loss on other records, with noise in an open release."""
         found, release = super().evaluate(theta, samples), self.release
         if release is None or not found.examples:
             return found
         count, loss = release.noise("evaluations", 2, 2)  # of the test part and the validation part
+        told = max(self._mean_cut(theta, samples) + loss * self._protection.of_test_loss(found.examples), 0.0)
+        if not self.task.figure.counted:  # it is the loss
+            return Evaluation(0, found.examples, told, {self.task.figure.name: told})
         correct = round(found.correct + count * self._protection.of_count())
-        told = self._mean_cut(theta, samples) + loss * self._protection.of_test_loss(found.examples)
-        return Evaluation(min(max(correct, 0), found.examples), found.examples, max(told, 0.0))
+        return Evaluation(min(max(correct, 0), found.examples), found.examples, told)
 
     def hessian_product(self, theta: Tensor, vector: Tensor, rows: Tensor | None = None) -> Tensor:
         """Refused."""

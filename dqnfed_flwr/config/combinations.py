@@ -16,6 +16,8 @@ OBJECT = "object:"
 """Begins the value of a setting that stands for an object of this process, see `data.user`."""
 
 CLASSIFICATION = "classification"
+RECORD_TASKS = (CLASSIFICATION, "regression", "huber-regression", "multi-label")
+"""Tasks of which a sample is one record with one loss from 0; they tell right answers of others, or the loss alone."""
 
 
 def faults(run: RunPlan) -> Iterator[str]:
@@ -153,7 +155,6 @@ def _record_faults(run: RunPlan) -> Iterator[str]:
         ("local.together", local.together, 0, "each client cuts the gradients of its own records"),
         ("local.autocast", local.autocast, "none", "these are cut in full precision"),
         ("curvature.kind", settings.curvature.kind, "none", "it needs more gradients"),
-        ("task", settings.task, "classification", "no bound is known of other figures"),
         ("data-scale", settings.data_scale, "none", "each record would change all others"),
         ("start.epochs", settings.start.epochs, 0, "the model of one client would be shown"),
         ("step.judge", step.judge, "training", "it asks more of the records"),
@@ -170,6 +171,11 @@ def _record_faults(run: RunPlan) -> Iterator[str]:
     for key, found, allowed, why in demands:
         if found != allowed:
             yield f"{key}: found {found!r} with {epsilon}, where {why}; use {str(allowed).lower()}"
+    if settings.task not in RECORD_TASKS:
+        yield (
+            f"task: found {settings.task!r} with {epsilon}, where each record has one loss and nothing else is told of "
+            f"it: not one at each of its places, nor figures of your own; use one of {', '.join(RECORD_TASKS)}"
+        )
 
 
 def _rule_faults(run: RunPlan) -> Iterator[str]:

@@ -100,8 +100,8 @@ class Regression(ArrayTask):
         return (0.5 * (in_float64(outputs) - in_float64(targets)).square()).mean(dim=1)
 
     def metrics(self) -> Mapping[str, Counter]:
-        """The mean absolute error, in the units of the targets."""
-        return {"mae": MeanAbsoluteError()}
+        """The mean absolute error, in the units of the targets; none where records are protected."""
+        return {} if self.settings.privacy.epsilon else {"mae": MeanAbsoluteError()}
 
 
 class HuberRegression(Regression):
@@ -127,8 +127,8 @@ class MultiLabel(ArrayTask):
         return nn.functional.binary_cross_entropy_with_logits(logits, flags, reduction="none").mean(dim=1)
 
     def metrics(self) -> Mapping[str, Counter]:
-        """The area under the curve; a client whose flags are all alike has none."""
-        return {"auroc": Auroc()}
+        """The area under the curve; a client whose flags are all alike has none. None where records are protected."""
+        return {} if self.settings.privacy.epsilon else {"auroc": Auroc()}
 
     def predictions(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Logits and flags, one behind the other: the sigmoids of large logits are all 1, and no longer in order."""

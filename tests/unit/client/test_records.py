@@ -16,10 +16,12 @@ from dqnfed_flwr.client.flat_model import FlatModel
 from dqnfed_flwr.client.gradients import LocalLoss
 from dqnfed_flwr.client.records import RecordLoss, cut, cut_sum
 from dqnfed_flwr.client.samples import HeldSamples
+from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.masked.budget import Budget, Protection
 from dqnfed_flwr.masked.records import Release, SpentError
 from dqnfed_flwr.models import build_model
+from dqnfed_flwr.tasks import task_of
 
 pytest.importorskip("dp_accounting")
 PROTECTION, CPU, N = Protection(Budget(3.0, 1e-5, 27), 0.5, 2.5), torch.device("cpu"), 23
@@ -76,6 +78,54 @@ def test_no_record_changes_the_sum_by_more_than_twice_the_norm(value: float) -> 
     sums = [cut_sum(made(data=(each, labels)), 0.5) for each in (inputs, replaced)]
     assert sums[1].isfinite().all()
     assert float((sums[0] - sums[1]).norm()) <= 2 * 0.5 * (1 + 1e-12)
+
+
+TARGETS = {
+    "regression": torch.linspace(-9, 9, 4 * N, dtype=torch.float64).reshape(N, 4),
+    "huber-regression": torch.linspace(9, -9, 4 * N, dtype=torch.float64).reshape(N, 4),
+    "multi-label": (torch.arange(4 * N) % 3 == 0).reshape(N, 4).to(torch.uint8),
+}
+
+
+def of_task(name: str, targets: Tensor | None = None) -> RecordLoss:
+    """The loss of a client with another task than classification, of a model with four outputs."""
+    task = task_of(Settings.from_mapping({"task": name, "privacy.mode": "masked", "privacy.epsilon": 3.0}))
+    module = build_model("mlp", SHAPES["mlp"], 4, seed=3, dtype=torch.float64)
+    data = samples(SHAPES["mlp"])[0], TARGETS[name] if targets is None else targets
+    return RecordLoss(LocalLoss(FlatModel(module, CPU), data, task=task, check=targets is None), PROTECTION)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_records_of_other_tasks_have_bounded_parts_too(name: str) -> None:
+    loss = of_task(name)
+    rows = records.record_gradients(loss.model, loss.task, (loss.samples.first(N)[0][0], TARGETS[name]))
+    whole = LocalLoss(loss.model, loss.samples, task=loss.task)
+    torch.testing.assert_close(rows.mean(dim=0), whole.loss_and_gradient(loss.model.theta.clone())[1])
+    clip = float(torch.linalg.vector_norm(rows, dim=1).median())
+    cutted = [row * min(1.0, clip / float(row.norm())) for row in rows]
+    torch.testing.assert_close(cut_sum(loss, clip), torch.stack(cutted).sum(dim=0), rtol=1e-9, atol=1e-12)
+    for value in (0.0, 1e6, 1e200, float("nan")) if name != "multi-label" else (0, 1):
+        replaced = TARGETS[name].clone()
+        replaced[7] = value
+        other = of_task(name, replaced)
+        assert float((cut_sum(loss, 0.5) - cut_sum(other, 0.5)).norm()) <= 2 * 0.5 * (1 + 1e-12)
+        theta = loss.model.theta.clone()
+        means = [released(each, 1).loss(theta) for each in (loss, other)]  # with the same noise
+        assert abs(means[0] - means[1]) <= PROTECTION.largest / N * (1 + 1e-12)
+        other.look_through()  # says nothing of a loss that is not finite
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_other_tasks_tell_the_mean_loss_of_other_records_alone(name: str) -> None:
+    loss = of_task(name)
+    theta, part = loss.model.theta.clone(), HeldSamples((samples(SHAPES["mlp"], seed=1)[0], TARGETS[name]))
+    exact = cut(loss.sample_losses(theta, part), PROTECTION.largest).mean()
+    told = [released(loss, number).evaluate(theta, part) for number in range(300)]
+    assert {(each.correct, each.examples, *each.figures) for each in told} == {(0, N, "loss")}
+    assert all(each.figures["loss"] == each.loss >= 0 for each in told)
+    above = [(each.loss - exact) / PROTECTION.of_test_loss(N) for each in told if each.loss > exact]
+    assert abs(len(above) - 150) < 4 * 300**0.5 / 2
+    assert chi2.ppf(1e-4, len(above)) < np.square(above).sum() < chi2.ppf(1 - 1e-4, len(above))
 
 
 def test_losses_are_cut_to_what_is_told_of_them() -> None:

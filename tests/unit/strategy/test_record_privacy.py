@@ -35,6 +35,7 @@ from dqnfed_flwr.report.table import summary_table
 from dqnfed_flwr.run_files import ASKED
 from dqnfed_flwr.strategy import checkpointer, masked_clients
 from dqnfed_flwr.telemetry.events import Cost, Listener, RoundEvent
+from dqnfed_flwr.types import Figure
 from dqnfed_flwr.wire import VECTORS, decode_task
 from dqnfed_flwr.wire.masked import SUMMAND, decode_masked
 from tests.helpers.runs import Stop, StopAfter
@@ -132,6 +133,27 @@ def test_everything_that_leaves_a_client_is_accounted_for() -> None:
             )
     assert names == CLASSES.keys()
     assert [event.moved for event in found.events] == [True] * 4
+
+
+@pytest.mark.parametrize("task", ["regression", "huber-regression", "multi-label"])
+def test_other_tasks_give_no_more(task: str, tmp_path: Path) -> None:
+    draws = np.random.default_rng(0)
+    x = draws.normal(size=(300, 4)).astype(np.float32)
+    y = x @ draws.normal(size=(4, 2)) + 0.1 * draws.normal(size=(300, 2))
+    np.savez(tmp_path / "data.npz", x_train=x, y_train=(y > 0).astype(np.uint8) if task == "multi-label" else y)
+    mine = {"task": task, "data": str(tmp_path / "data.npz"), "partition": "iid", "split.samples": 0, "local.lr": 0.1}
+    found, clients = noted(mine)
+    names = set().union(*(said_by(reply).keys() for _, reply in clients.said))
+    assert names - CLASSES.keys() == {"test-figure", "validation-figure"}  # which are the losses
+    for _, reply in clients.said:
+        said = said_by(reply)
+        if "test-figure" in said:
+            assert (said["test-figure"], said["validation-figure"]) == (said["test-loss"], said["validation-loss"])
+            assert said["test-correct"] == said["validation-correct"] == 0
+    assert found.figure == Figure("loss", higher=False)
+    assert [event.moved for event in found.events] == [True] * 4
+    assert found.totals.privacy is not None
+    assert np.mean(found.events[-1].losses_after) < np.mean(found.events[0].losses_before)
 
 
 def first_rows(clients: Meddled) -> list[tuple[Message, np.ndarray[Any, Any]]]:
@@ -314,7 +336,8 @@ def test_clients_with_few_records_are_refused_before_round_1() -> None:
         ({"local.together": 2}, "local.together: found 2"),
         ({"local.autocast": "bf16"}, "local.autocast: found 'bf16'"),
         ({"curvature.kind": "secant"}, "curvature.kind: found 'secant'"),
-        ({"task": "regression"}, "task: found 'regression'"),
+        ({"task": "next-token"}, "task: found 'next-token' with privacy.epsilon 300, where each record has one loss"),
+        ({"task": "mine:Task"}, "use one of classification, regression, huber-regression, multi-label"),
         ({"data-scale": "standardise"}, "data-scale: found 'standardise'"),
         ({"start.epochs": 1}, "start.epochs: found 1"),
         ({"step.judge": "both"}, "step.judge: found 'both'"),
