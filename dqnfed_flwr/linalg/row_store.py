@@ -244,10 +244,10 @@ class DeviceRows(HostRows):
     def wide_products(self, pairs: Sequence[tuple[slice, slice]]) -> Float64Array:
         """Inner products made in float64, [B, B], of the rows in the slots of each pair."""
         total = self._rows.new_zeros((self.shape[0], self.shape[0]), dtype=torch.float64)
-        for part in sweeps.slices(self.shape[1], sweeps.SEGMENT):
-            wide = self._rows[:, part].double()
+        for part in sweeps.slices(self._padded.shape[1], sweeps.SEGMENT // COLUMNS):
+            wide = self._padded[:, part].transpose(0, 1).double()
             for one, other in pairs:
-                total[one, other] += wide[one] @ wide[other].T
+                total[one, other] += (wide[:, one] @ wide[:, other].mT).sum(dim=0)
         return np.asarray(total.cpu().numpy())
 
     def sum(self, weights: Float64Array) -> Tensor:

@@ -251,8 +251,8 @@ def copy_and_measure(row: NDArray[np.floating], into: FloatArray) -> float:
 def _squares(part: FloatArray) -> float:
     whole = len(part) // BLOCK * BLOCK
     with _quiet():
-        blocks, tail = part[:whole].reshape(-1, 1, BLOCK), part[whole:].astype(np.float64)[None]
-        return float(((blocks @ blocks.mT).sum(axis=0, dtype=np.float64) + tail @ tail.T)[0, 0])
+        blocks, tail = part[:whole].reshape(-1, BLOCK), part[whole:].astype(np.float64)
+        return float(np.vecdot(blocks, blocks).sum(dtype=np.float64) + tail @ tail)
 
 
 def slices(dim: int, width: int) -> list[slice]:
