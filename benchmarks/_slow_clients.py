@@ -22,7 +22,7 @@ from benchmarks._clock import Clock
 from benchmarks._queueing import FIRST_NODE, NODE_UNAVAILABLE, Node, QueueingGrid
 from dqnfed_flwr.client.gradients import LocalLoss
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.strategy import client_registry, exchange
+from dqnfed_flwr.strategy import beside, client_registry, exchange
 from dqnfed_flwr.tasks.batches import Batch
 from dqnfed_flwr.types import Float64Array
 
@@ -139,7 +139,7 @@ def counted() -> Iterator[Counted]:
 @contextmanager
 def simulated(clock: Clock) -> Iterator[None]:
     """Within, the server's exchanges wait by this clock: deadline, quorum, pauses and patience."""
-    modules = (exchange, client_registry)
+    modules = (exchange, client_registry, beside)
     originals = [vars(module)["time"] for module in modules]
     for module in modules:
         vars(module)["time"] = clock

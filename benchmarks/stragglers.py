@@ -7,7 +7,8 @@ theta <- theta - (1/K) sum_k row_k / sqrt(1 + tau_k), tau_k steps having been ma
 
 After every step all clients are asked, outside of the clock, for accuracy and loss, the absent ones too: `unharmed` is
 the share of clients, over all steps, whose loss rose neither above what it was nor above the entitlement. For DQN-Fed
-that is the entitlement of the round, else half of the mean loss, which never rises.
+that is the entitlement of the round, else half of the mean loss, which never rises. Of a run with `guarantee.confirm`
+only confirmed models count, when they are confirmed: its result is one of them.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ RUNS: Mapping[str, Mapping[str, Any]] = {
     "gradients": GRADIENTS,
     "gradients, quorum, late rows discarded": {**GRADIENTS, **QUORUM, "dqn-fed.absent-rounds": 0},
     "gradients, quorum": {**GRADIENTS, **QUORUM},
+    "gradients, quorum, confirmed": {**GRADIENTS, **QUORUM, "guarantee.confirm": 20},
     "gradients, deadline": {**GRADIENTS, **ALL, "deadline": 2 * PASS_SECONDS},
 }
 """The first is the baseline, and is run to its end; the others have the time that it took."""
@@ -79,7 +81,7 @@ BUFFERS = (5,)
 """K of FedBuff."""
 FEDBUFF_SHARE = 0.5
 """Of the time that FedAvg took: fast clients with few samples make ten thousand updates in it."""
-BARRED = "gradients, quorum"
+BARRED = "gradients, quorum, confirmed"
 BARS = (Bar("over_fedavg", "<=", 0.4), Bar("unharmed", ">=", 1.0))
 
 
@@ -134,6 +136,8 @@ class Watch(Listener):
     """The entitlement of the round."""
     promises: bool = False
     """Whether the run says what it is."""
+    confirms: bool = False
+    """Whether only those models count that the run says are confirmed."""
 
     def meet(self, form: Form) -> None:
         """Take the samples of all clients, and a model for data of this `form`."""
@@ -141,6 +145,8 @@ class Watch(Listener):
         self._model = model_for(self.settings, form)
         self._parts = Part.of([(d.x_train, d.y_train) for d in found]), Part.of([(d.x_test, d.y_test) for d in found])
         self._losses: Float64Array | None = None
+        self._models: dict[int, FloatArray] = {}
+        self._confirmed = -1
 
     @property
     def means(self) -> list[float]:
@@ -159,8 +165,20 @@ class Watch(Listener):
         """Nothing."""
 
     def on_round(self, event: RoundEvent) -> None:
-        """Take note of what the run allows its clients to rise to."""
-        self.level = event.entitlement
+        """Take note of what the run allows its clients to rise to, and of the model that they have confirmed."""
+        if self.promises:
+            self.level = event.entitlement
+        self._confirmed = int(event.notes.get("confirmed", -1))
+
+    def over(self, number: int, theta: FloatArray, seconds: float) -> None:
+        """A round is over: `see` its model, or one that was confirmed in it."""
+        if not self.confirms:
+            self.see(theta, seconds)
+            return
+        self._models[number] = theta
+        if (found := self._models.pop(self._confirmed, None)) is not None:
+            self._models = {later: model for later, model in self._models.items() if later > self._confirmed}
+            self.see(found, seconds)
 
     def see(self, theta: FloatArray, seconds: float) -> None:
         """Ask everybody about a model; `_Over` at the target, and after the budget, where the model does not count."""
@@ -193,13 +211,13 @@ class Race:
         """A run of the package, with further settings; for `rounds` rounds where there is no budget."""
         endless = 10**6 if math.isfinite(budget) else self.rounds
         keys = {**self.keys, "seed": self.seed, "deadline": PATIENT, "rounds": endless, **changes}
-        judged = keys["method"] == "dqn-fed"
+        judged, confirms = keys["method"] == "dqn-fed", bool(keys.get("guarantee.confirm"))
         settings, clock = Settings.from_mapping(keys), Clock()
         with simulated(clock), quiet():
             forget_clients()
             grid = SlowGrid(app, self._law(settings), clock, settings, forward=judged)
             since = clock.now
-            watch = Watch(settings, target, budget, promises=judged)
+            watch = Watch(settings, target, budget, promises=judged and not confirms, confirms=confirms)
             strategy = GradientStrategy(settings, listeners=[watch])
             strategy.registry.wait(grid)
             watch.meet(strategy.registry.form)
@@ -207,7 +225,7 @@ class Race:
             def see(number: int, arrays: ArrayRecord) -> None:
                 # the last exchange of a round tries its step: a method that has none to try knew its model before that
                 theta, _, _ = wire.decode_model(arrays)
-                watch.see(on_host(theta), (clock.now if judged else grid.pushed) - since)
+                watch.over(number, np.array(on_host(theta)), (clock.now if judged else grid.pushed) - since)
 
             with suppress(_Over):
                 strategy.start(grid, initial_model(settings, strategy.registry), evaluate_fn=see)

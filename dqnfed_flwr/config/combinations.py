@@ -29,6 +29,7 @@ def faults(run: RunPlan) -> Iterator[str]:
     yield from _message_faults(run)
     yield from _masked_faults(run)
     yield from _record_faults(run)
+    yield from _confirm_faults(run)
     if run.stage:
         yield from run.method.faults(run)
         yield from faults(run.stage)
@@ -176,6 +177,23 @@ def _record_faults(run: RunPlan) -> Iterator[str]:
             f"task: found {settings.task!r} with {epsilon}, where each record has one loss and nothing else is told of "
             f"it: not one at each of its places, nor figures of your own; use one of {', '.join(RECORD_TASKS)}"
         )
+
+
+def _confirm_faults(run: RunPlan) -> Iterator[str]:
+    """What does not go with models that every client confirms by its training loss alone."""
+    settings = run.settings
+    if not settings.guarantee.confirm:
+        return
+    demands = (
+        ("privacy.mode", settings.privacy.mode, "open", "losses are asked for beside the rounds"),
+        ("messages.step", settings.messages.step, WHOLE, "clients are shown other models than the newest, as a whole"),
+        ("guarantee.tolerate", settings.guarantee.tolerate, 0, "each client can refuse a model, and none is overruled"),
+        ("step.judge", settings.step.judge, "training", "models are confirmed by training losses"),
+        ("early-stopping", settings.early_stopping, 0, "the result is the last confirmed model, not the best one"),
+    )
+    for key, found, allowed, why in demands:
+        if found != allowed:
+            yield f"{key}: found {found!r} with guarantee.confirm, where {why}; use {allowed}, or guarantee.confirm 0"
 
 
 def _rule_faults(run: RunPlan) -> Iterator[str]:

@@ -292,8 +292,8 @@ def _fairness(result: RunResult) -> str:
         lines += [f"| every client asked improved | {totals.improved} of {totals.judged} rounds that moved the model |"]
         lines += [f"| mean share of the clients asked that improved, over these | {totals.improved_of_asked:.4f} |"]
         lines += [f"| mean share of participants not harmed, over these | {totals.unharmed_ratio:.4f} |"]
-    if totals.privacy:
-        lines += [f"| differential privacy of a record | {totals.privacy.words} |"]
+    lines += [f"| confirmed | {result.confirmed.words} |"] if result.confirmed else []
+    lines += [f"| differential privacy of a record | {totals.privacy.words} |"] if totals.privacy else []
     if without := result.without_figure.get(TEST):
         lines += [f"| evaluated, but without a figure | {len(without)} clients ({listed(without, NAMED)}) |"]
     if totals.rounds:

@@ -21,6 +21,7 @@ from dqnfed_flwr.fairness import fairness_report
 from dqnfed_flwr.run_files import EVENTS, MODEL, RUN, replacing
 from dqnfed_flwr.strategy.checkpoint import DAMAGE, Provenance
 from dqnfed_flwr.strategy.compatibility import Form
+from dqnfed_flwr.strategy.confirmation import Confirmed
 from dqnfed_flwr.telemetry.event_log import read_events
 from dqnfed_flwr.telemetry.events import TEST, RoundEvent, finite
 from dqnfed_flwr.telemetry.totals import Totals
@@ -83,6 +84,8 @@ class RunResult:
         Clients that were evaluated and have no such figure, by part, `test` or `validation`; only parts with some.
     start_loss : float | None
         Mean training loss of the participants of round 1 at the model that it began at; None where it is not known.
+    confirmed : Confirmed | None
+        With `guarantee.confirm` the round whose model `theta` is, who confirmed it, and who gave no word.
     """
 
     settings: Settings
@@ -101,6 +104,7 @@ class RunResult:
     figure: Figure = ACCURACY
     without_figure: Mapping[str, list[int]] = field(default_factory=dict)
     start_loss: float | None = None
+    confirmed: Confirmed | None = None
 
     @property
     def joined(self) -> list[int]:
@@ -173,6 +177,7 @@ class RunResult:
             "seconds": self.seconds,
             "left_out": dict(self.left_out),
             "modules": list(self.modules),
+            **({"confirmed": asdict(self.confirmed)} if self.confirmed else {}),
             **({"privacy": self.totals.privacy.words} if self.totals.privacy else {}),
             "form": asdict(self.form),
             "versions": dict(self.versions),
@@ -250,6 +255,7 @@ def _result(record: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> RunResul
         figure=Figure.from_json(record.get("figure")),
         without_figure=record.get("without_figure", {}),
         start_loss=None if record["start_loss"] is None else float(record["start_loss"]),
+        confirmed=Confirmed(**record["confirmed"]) if "confirmed" in record else None,
     )
 
 

@@ -156,6 +156,7 @@ def _train(
         figure=outcome.figure,
         without_figure=outcome.without_figure,
         start_loss=start_loss(outcome.events),
+        confirmed=outcome.confirmed,
     )
     if output:
         patience.write(output / RUN, lambda: result.write(output))

@@ -161,8 +161,8 @@ class Method(ABC):
         Whether the step lowers the loss of each client whose row is given, so that a client can hold up the others.
     rests : bool
         Whether the server's model stays: rounds go on without a step, and clients stop early by themselves.
-    one_row : bool
-        Whether its step is the row of one client.
+    one_row, keeps_late : bool
+        Whether its step is the row of one client; whether late rows of clients that each round asks are of use.
     """
 
     reference_rows: int = 0
@@ -170,9 +170,9 @@ class Method(ABC):
     guaranteed: bool = False
     rests: bool = False
     one_row: bool = False
+    keeps_late: bool = False
     _remembered: Sequence[str] = ()
-    _memories: Sequence[Memory] = ()
-    """What it keeps between rounds: attributes `_NAME` (whole numbers, tuples of them, arrays, tensors), and more."""
+    _memories: Sequence[Memory] = ()  # both are kept: attributes `_NAME` (whole numbers or tuples, arrays, tensors)
 
     def __init__(self, run: RunPlan) -> None:
         self._run, self._row_lr = run, run.row_lr

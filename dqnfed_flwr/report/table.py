@@ -187,6 +187,7 @@ OPTIONAL: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
         lambda result: _in_rounds(result.totals.holding_up, result.totals.rounds),
     ),
     ("the server sees", _seen),
+    ("confirmed", lambda result: result.confirmed.words if result.confirmed else ""),
     ("privacy of a record", lambda result: result.totals.privacy.words if result.totals.privacy else ""),
 )
 """Rows that stand in the table where they say something."""

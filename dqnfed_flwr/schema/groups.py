@@ -414,6 +414,12 @@ class GuaranteeSettings(Group):
     voters: float = _finer(
         0.5, "share of a round's participants that must judge its step, else it is tried again", gt=0, le=1
     )
+    confirm: int = _finer(
+        0,
+        "above 0 the result is the last model that every client has confirmed, also who is late or was not asked; "
+        "after so many refusals in a row the run goes back to it",
+        ge=0,
+    )
 
     @field_validator("entitlement")
     @classmethod

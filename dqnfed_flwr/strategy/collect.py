@@ -43,6 +43,14 @@ OF_THE_MODEL = ("not-finite", "bad-loss", "bad-rate", "bad-buffer", "bad-figure"
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 
 
+@dataclass(frozen=True, slots=True)
+class LateReply:
+    """Of a reply that belongs to no exchange: the loss at the model that was sent, where it is told, and the row."""
+
+    loss: float | None
+    row: FloatArray
+
+
 @dataclass(slots=True)
 class Collected:
     """What an exchange brought; the dicts are by client, rising but for `caught`."""
@@ -123,14 +131,15 @@ class Receiver(ABC):
         found.rows = self._rows(found.trained, schedule, rows)
         return found
 
-    def late_row(self, client: int, content: RecordDict, task: ClientTask, form: ReplyForm, rows: RowSet) -> FloatArray:
-        """The row of a reply that came when its exchange was over, checked as any other; `WireError` if it is unfit."""
+    def late(self, client: int, content: RecordDict, task: ClientTask, form: ReplyForm, rows: RowSet) -> LateReply:
+        """A reply that belongs to no exchange, checked as any other; `WireError` if it is unfit."""
         found = Collected({}, {}, RoundRows(rows, ()), floor=self._floor)
-        alone = Schedule({client: task}, (client,), (), (), task.round)
+        alone = Schedule({client: task}, (client,) * task.train, (client,) * task.probe, (), task.round)
         self._take(content, client, alone, form, found)
         if words := found.caught.get(client):
             raise WireError(CONTRADICTION, words)
-        return rows.copies([0])[0]
+        named = found.probes[client].loss if task.probe else found.losses.get(client)
+        return LateReply(named, rows.copies([0])[0] if task.train else NOTHING)
 
     def _take(self, content: RecordDict, client: int, schedule: Schedule, form: ReplyForm, found: Collected) -> None:
         """Put what one client says into `found`; `WireError` where something is unfit."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from logging import INFO, WARNING
 from typing import Protocol, runtime_checkable
@@ -201,6 +201,7 @@ class OwedReply:
     sent: float  # when the message was sent (monotonic)
     read: Callable[[Answer], str]  # takes the reply in, and says what becomes of it
     ask_again: bool = False  # the node is asked again all the same; its reply is still looked for
+    beside: bool = False  # it belongs to no exchange: `read` takes in what came, also where that is no reply
 
 
 class Stragglers:
@@ -247,6 +248,23 @@ class Stragglers:
             self._last_answered[answer.node] = self._sent
             self._waits.pop(answer.node, None)
             self._on_trial.discard(answer.node)
+
+    def owe(
+        self,
+        grid: Grid,
+        messages: Sequence[Message],
+        readers: Mapping[int, tuple[int, Callable[[Answer], str]]],
+        *,
+        alone: bool,
+    ) -> None:
+        """Send messages that belong to no exchange; `readers`, by node with its client, take the answers in later.
+
+        Where they are `alone`, the nodes are not asked for more meanwhile.
+        """
+        now = time.monotonic()
+        for number, node in push(grid, messages).items():
+            client, read = readers[node]
+            self._owed[number] = OwedReply(client, node, now, read, ask_again=not alone, beside=True)
 
     def drain(self, grid: Grid, until: float = math.inf) -> None:
         """Take late replies in, for as long as it is not `until` (monotonic)."""
@@ -313,6 +331,9 @@ class Stragglers:
     def _take_late(self, owed: OwedReply, answer: Answer) -> None:
         """Take a late reply in; without one the SuperLink says that there never will be any."""
         self._last_answered[owed.node] = max(owed.sent, self._last_answered.get(owed.node, 0.0))
+        if owed.beside:
+            owed.read(answer)
+            return
         if not answer.usable and not answer.unreadable:
             self._on_trial.add(owed.node)
             return

@@ -93,10 +93,25 @@ class RoundLoop:
                 continue
             if self._state.status != "running":
                 return
+            if self._went_back():
+                self._save()
+                continue
             done = self._state.round
             self._process(*self._side.exchange())
             if self._state.round > done:
                 self._save()
+
+    def _went_back(self) -> bool:
+        """Go back to the confirmed model, where newer ones were refused too often; whether it did."""
+        known = self._state.confirmation
+        if known is None or not known.goes_back(self._settings.guarantee):
+            return False
+        model, pending = known.go_back(), self._state.pending
+        log(WARNING, "The run goes back to the model of round %d, the last that was confirmed", model.round)
+        self._state.go_back(model)
+        if pending is not None:
+            self._step_search.abandon(pending, withdrawn=True)
+        return True
 
     def _process(self, schedule: Schedule, collected: Collected) -> None:
         """Judge the pending step; where its round is over, begin the next one with the rows that came."""

@@ -16,16 +16,16 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from dqnfed_flwr import wire
-from dqnfed_flwr.errors import DataError, QuorumError, WireError
-from dqnfed_flwr.linalg.rows import RowSet
+from dqnfed_flwr.errors import DataError, QuorumError
 from dqnfed_flwr.masked.sketch import sketch_size
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.params import line_point
 from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.steps import Ladder
+from dqnfed_flwr.strategy.beside import BesideRounds
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from dqnfed_flwr.strategy.collect import Collected, Receiver, check_least
-from dqnfed_flwr.strategy.exchange import DISCARDED, Answer, Repeats, discard
+from dqnfed_flwr.strategy.exchange import Repeats
 from dqnfed_flwr.strategy.hearing import Hearing, say_if_tolerate_is_cut
 from dqnfed_flwr.strategy.row_place import PATIENCE, rows_for
 from dqnfed_flwr.strategy.schedule import (
@@ -43,7 +43,7 @@ from dqnfed_flwr.tasks import TASKS
 from dqnfed_flwr.tasks._base import Task
 from dqnfed_flwr.telemetry.event_log import Patience
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent, Spent
-from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray, on_host
+from dqnfed_flwr.types import ClientReply, ClientTask, on_host
 from dqnfed_flwr.wire import Buffers, ReplyForm
 
 if TYPE_CHECKING:
@@ -75,11 +75,11 @@ class OwnClients:
         self._run, self._settings, self._state, self._registry, self._grid = run, run.settings, state, registry, grid
         self.method, self.figure = method, task.figure
         self.not_asked, self.stragglers = list[DroppedClient](), registry.stragglers
-        self._accepted: set[int] = set()  # exchanges whose candidate is the model, or was
         self._num_classes = registry.form.num_classes
         dim = state.theta.numel()
         method.extras(dim)  # a method that this model does not suit says so before anything is sent
         self._receiver = _OwnReplies(run, task, method, registry, dim, state.buffers if run.work.passes else {})
+        self._beside = BesideRounds(run, state, method, registry, grid, self._receiver, task.floor)
         self._device, self._patience = device, patience
         self._rows = rows_for(run, method, state.theta, patience, device)
         say_if_tolerate_is_cut(run, run.settings.sampled)
@@ -116,6 +116,8 @@ class OwnClients:
             return pending is not None and {*pending.clients} <= self._registry.given_up.keys()
 
         self._registry.wait_until(self._grid, lambda: can_go_on() or judges_given_up())
+        if self._beside.quorum == 1.0 and self._settings.quorum < 1.0:
+            self._registry.wait_until(self._grid, lambda: not self.stragglers.busy)
         if not can_go_on():
             self.stragglers.ask_all()  # where the others are too few, one that owes a reply is asked, too
         return "" if can_go_on() else f"{len(self._registry.members)} clients are there"
@@ -129,7 +131,8 @@ class OwnClients:
         if self._short is not None and self._state.pending is None:
             self._state.last = None
         self.not_asked = [*self.stragglers.left_out, *self._registry.left_out]
-        available = list(self._registry.available)
+        beside = self._beside.ask()
+        available = [client for client in self._registry.available if client not in beside]
         schedule = schedule_exchange(self._state, self._run, available, self._num_classes, self.method)
         return schedule, self._exchange(schedule)
 
@@ -143,7 +146,7 @@ class OwnClients:
         """Leave out those that fail each time; rows of a candidate that was turned down are of no use later either."""
         self._registry.note_answers(trained, faults)
         if accepted:
-            self._accepted.add(self._state.exchange)
+            self._beside.accepted(self._collected)
 
     def check(self, collected: Collected, schedule: Schedule) -> None:
         """Raise `TooFewReplies` where fewer than `min-clients` sent a row of use."""
@@ -185,6 +188,10 @@ class OwnClients:
         if self._short is not None:
             self._short.place(ladder.factor, anew=anew or not at)
 
+    def settle(self) -> None:
+        """Have the last models confirmed, where the result is one that is."""
+        self._beside.settle()
+
     def everybody_in(self, clients: Collection[int]) -> bool:
         """Whether these are all members, and each was asked."""
         return self._settings.sampled >= self._settings.clients and {*clients}.issuperset(self._registry.members)
@@ -203,9 +210,10 @@ class OwnClients:
             Message(contents[client], node, _message_type(schedule.tasks[client]), group_id=str(schedule.round))
             for node, client in nodes.items()
         ]
-        late = partial(self._late, schedule)
-        found = exchange(self._grid, messages, schedule, nodes, self.stragglers, self._settings, late)
-        collected = self._receiver.receive(found, schedule, self._rows, state.cost)
+        late = partial(self._beside.late, schedule)
+        quorum = self._beside.quorum
+        found = exchange(self._grid, messages, schedule, nodes, self.stragglers, self._settings, late, quorum)
+        collected = self._collected = self._receiver.receive(found, schedule, self._rows, state.cost)
         if self._short is not None:
             self._short.received(collected)
         self._receiver.check_losses(collected, len(schedule.tasks))
@@ -225,34 +233,6 @@ class OwnClients:
         nodes = {client: self._registry.members[client].node_id for client in schedule.tasks}
         models = self._short.models(schedule, self._state, nodes, self.method.sends(schedule.round))
         return {client: wire.encode_task(task, models[client]) for client, task in schedule.tasks.items()}
-
-    def _late(self, schedule: Schedule, client: int) -> Callable[[Answer], str]:
-        """What takes in the reply of a client to a schedule if it comes late: its row may be of use, its test is not.
-
-        Where clients may lie, no row is: nobody has held it against those of the others.
-        """
-        task, node = schedule.tasks[client], self._registry.members[client].node_id
-        if not task.train or self._run.masked or self._settings.guarantee.liars(len(schedule.train)):
-            return discard
-        form, state = self._receiver.form(schedule, client), self._state
-
-        def read(answer: Answer) -> str:
-            def row() -> FloatArray:
-                content = answer.content()
-                state.cost.bytes_up += wire.payload(content)
-                return self._receiver.late_row(client, content, task, form, RowSet(1, form.dim, state.theta.dtype))
-
-            member, now = self._registry.members.get(client), state.round + (2 if state.pending else 1)
-            sound = member is not None and member.node_id == node and task.exchange in self._accepted
-            if not sound or state.standing.is_muted(client, task.round):
-                return DISCARDED
-            try:
-                kept = self.method.keep_late(client, task.round, now, row)
-            except WireError as error:
-                return f"{DISCARDED}: {error}"
-            return f"its row of round {task.round} is kept" if kept else DISCARDED
-
-        return read
 
 
 def contents_of(

@@ -69,17 +69,19 @@ def exchange(
     stragglers: Stragglers,
     settings: RunSettings,
     late: Callable[[int], Callable[[Answer], str]] = lambda client: discard,
+    quorum: float | None = None,
 ) -> Iterator[tuple[int, Answer]]:
     """`send_and_receive` the messages of a schedule, and yield each answer with its client; `clients` are by node.
 
-    Who owes a reply when it closes is noted among the `stragglers`; `late` gives what will take in that of a client.
+    Who owes a reply when it closes is noted among the `stragglers`; `late` gives what will take in that of a client. A
+    `quorum` stands in for that of the settings.
     """
     stragglers.start_exchange()
     for answer in send_and_receive(
         grid,
         messages,
         deadline=settings.deadline,
-        quorum=settings.quorum,
+        quorum=settings.quorum if quorum is None else quorum,
         unawaited=_unawaited(schedule, clients, stragglers, settings),
         judges=[node for node, client in clients.items() if client in schedule.probe],
         needed=schedule.needed,

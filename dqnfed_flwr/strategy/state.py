@@ -16,6 +16,7 @@ from dqnfed_flwr.config import GuaranteeSettings
 from dqnfed_flwr.guarantee.overrule import Certificate, Standing, Votes, certificate
 from dqnfed_flwr.record_codec import TRANSIENT
 from dqnfed_flwr.steps import Ladder, StepScale
+from dqnfed_flwr.strategy.confirmation import Confirmation, KnownModel
 from dqnfed_flwr.telemetry.events import AlongStep, Cost, DroppedClient, RunStatus
 from dqnfed_flwr.types import Combination, Float64Array, on_host
 from dqnfed_flwr.wire import Buffers, decode_model
@@ -171,6 +172,7 @@ class RunState:
     pending: PendingStep | None = None  # the step behind `candidate`
     settled: Buffers | None = None  # those of `theta`, where a step is pending
     best: BestModel | None = None  # with early stopping
+    confirmation: Confirmation | None = None  # where the result is a model that all clients have confirmed
     last: Move | None = None  # that led to `theta`, from its round's end to the next solve, where clients need it
     standing: Standing = field(default_factory=Standing)  # what is remembered of clients
     moves: int = 0  # steps taken: the number of the model
@@ -204,6 +206,12 @@ class RunState:
     def move(self) -> Move | None:
         """The step that leads to `candidate`, where there is one and clients need to know of it."""
         return self.last if self.pending is None else Move(self.pending.step, self.pending.ladder.factor)
+
+    @property
+    def confirmed_note(self) -> dict[str, float]:
+        """Note of a round, with `guarantee.confirm`: the round of the last model that all clients had confirmed."""
+        found = None if self.confirmation is None else self.confirmation.confirmed
+        return {} if found is None else {"confirmed": float(found.round)}
 
     def add_dropped(self, dropped: Iterable[DroppedClient]) -> None:
         """Keep `dropped` for the event of the round, each client once for each reason."""
@@ -247,6 +255,14 @@ class RunState:
         self.candidate = self.theta
         if self.settled is not None:
             self.buffers, self.settled = self.settled, None
+
+    def go_back(self, model: KnownModel) -> None:
+        """The model is that one, and no step is pending; it counts as another than any before."""
+        self.moves += 1
+        self.theta = self.candidate = model.theta.to(self.theta.device)
+        self.buffers, self.settled, self.last = model.buffers, None, None
+        self.earlier = {}
+        self.search.forget()
 
     def end_round(self, pending: PendingStep, rounds: int) -> None:
         """The round of the `pending` step is over, and with the last of `rounds` the run."""

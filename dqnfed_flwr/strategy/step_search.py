@@ -35,7 +35,7 @@ from dqnfed_flwr.telemetry.events import AlongStep, DroppedClient, RoundEvent, R
 from dqnfed_flwr.types import ClientReply, Probe, RoundBatch, ladder_rungs
 
 STATIONARY, UNJUDGED, NO_STEP, LINE_SEARCH_FAILED = "stationary", "unjudged", "no-step", "line-search-failed"
-CONTESTED, HELD_OUT = "contested", "held-out"
+CONTESTED, HELD_OUT, WITHDRAWN = "contested", "held-out", "withdrawn"
 SEARCHED = "searched_before"
 """Note of a round whose search was not done again: the model, the step and its judges are those of an earlier round."""
 RESTING: Mapping[str, RunStatus] = {STATIONARY: "pareto-stationary", HELD_OUT: "held-out-stationary"}
@@ -159,9 +159,9 @@ class StepSearch:
             return False
         return withdraw_votes(pending, votes, caught, standing, self._settings.guarantee, last_chance=last_chance)
 
-    def abandon(self, pending: PendingStep) -> None:
-        """End the round without the step, which no client is left to judge; the model stays."""
-        self._give_up(pending, UNJUDGED)
+    def abandon(self, pending: PendingStep, *, withdrawn: bool = False) -> None:
+        """End the round without the step, which no client is left to judge, or whose model is `withdrawn`."""
+        self._give_up(pending, WITHDRAWN if withdrawn else UNJUDGED, known=not withdrawn)
 
     def _offer(self, pending: PendingStep, ladder: Ladder) -> None:
         """Make the model at the ladder's factor the candidate."""
@@ -246,11 +246,11 @@ class StepSearch:
         pending.ladder = Ladder(0.0)
         self._offer(pending, Ladder(1.0))
 
-    def _give_up(self, pending: PendingStep, status: str) -> None:
-        """The round ends with the model that it began with."""
+    def _give_up(self, pending: PendingStep, status: str, *, known: bool = True) -> None:
+        """The round ends with the model of the state, where losses are those before, if they are `known`."""
         self._method.step_taken(pending.step, 0.0)
         self._state.stay()
-        self._finish(pending, 0.0, pending.losses, status, {}, [])
+        self._finish(pending, 0.0, pending.losses if known else {}, status, {}, [])
 
     def _finish(
         self,
@@ -266,7 +266,7 @@ class StepSearch:
         dropped = [*dropped, *self._side.stragglers.take_late(), *self._state.dropped]
         cost = self._state.cost
         event = round_event(pending, factor, losses, status, evaluated, dropped, cost, self._side.figure)
-        event = replace(event, privacy=self._side.privacy)
+        event = replace(event, privacy=self._side.privacy, notes=event.notes | self._state.confirmed_note)
         self._state.end_round(pending, self._settings.rounds)
         self._watch_validation(event)
         if not self._method.inner.rests:

@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import Result
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.config import Settings, resolve
-from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.errors import ConfigError, QuorumError
 from dqnfed_flwr.fairness import fairness_report
 from dqnfed_flwr.methods._base import LayerMethod, Memory, Method, make_method
 from dqnfed_flwr.params import ParamSpec
@@ -26,12 +26,13 @@ from dqnfed_flwr.strategy.checkpoint import Provenance
 from dqnfed_flwr.strategy.checkpointer import Checkpointer
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from dqnfed_flwr.strategy.compatibility import Form
+from dqnfed_flwr.strategy.confirmation import Confirmed, KnownModel
 from dqnfed_flwr.strategy.loop import EvaluateFn, OwnLoop, RoundLoop
 from dqnfed_flwr.strategy.masked_clients import MaskedClients
 from dqnfed_flwr.strategy.own_clients import OwnClients
 from dqnfed_flwr.strategy.row_place import rows_device
 from dqnfed_flwr.strategy.short_messages import ShortMessages
-from dqnfed_flwr.strategy.state import RunState
+from dqnfed_flwr.strategy.state import STALLED, BestModel, RunState
 from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.tasks._base import Task
 from dqnfed_flwr.telemetry.event_log import Patience
@@ -189,6 +190,7 @@ class GradientStrategy(OwnLoop):
             save = partial(checkpointer.save, state, self.provenance)
             with checkpointer:
                 RoundLoop(self._plan, state, side, self._rule, on_round, save).run()
+                side.settle()
                 self.outcome = outcome = _final_outcome(side, state, events)
         finally:
             for listener in self._listeners:
@@ -217,6 +219,7 @@ class Outcome:
     accuracy: dict[int, float] = field(default_factory=dict)  # that figure of every client's test part at `theta`
     validation: dict[int, float] = field(default_factory=dict)
     without_figure: dict[str, list[int]] = field(default_factory=dict)  # clients that have none, by part
+    confirmed: Confirmed | None = None  # which model that is, with `guarantee.confirm`
 
 
 def _record_round(result: Result, event: RoundEvent) -> None:
@@ -233,10 +236,15 @@ def _record_round(result: Result, event: RoundEvent) -> None:
 def _final_outcome(side: OwnClients, state: RunState, events: list[RoundEvent]) -> Outcome:
     """The outcome of a run that is at its end; asks for an evaluation where the last round had none."""
     outcome = Outcome(state.status, state.theta, state.buffers, events, side.figure)
-    best = state.best
-    if best is not None:
-        outcome.theta, outcome.buffers = best.theta, best.buffers
-    of_round = state.round if best is None else best.round
+    kept: BestModel | KnownModel | None = state.best
+    if state.confirmation is not None:
+        kept, outcome.confirmed = state.confirmation.confirmed, state.confirmation.result
+        if kept is None:
+            raise QuorumError("no client has confirmed any model, so there is no result; see guarantee.confirm")
+        outcome.status = outcome.status if kept.round else STALLED
+    if kept is not None:
+        outcome.theta, outcome.buffers = kept.theta, kept.buffers
+    of_round = state.round if kept is None else kept.round
     event = next((event for event in events if event.round == of_round), None)  # a log may have lost its end
     found = event.evaluated if event else Evaluated()
     if not found.test and not found.without_figure:

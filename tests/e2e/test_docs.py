@@ -288,7 +288,7 @@ def test_files_hold_what_their_page_says(tmp_path: Path) -> None:
     line = json.loads((tmp_path / "events.jsonl").read_text())
     inner = {f"{record}.{key}" for record in ("votes", "cost", "evaluated", "certificate") for key in line.pop(record)}
     assert set(names(section(page, "events.jsonl"))) == {*line, *inner}
-    of_others = {"figure", "without_figure"}  # only where accuracy is not the figure, or somebody has none
+    of_others = {"figure", "without_figure", "confirmed"}  # where accuracy is not it, somebody has none, some confirm
     assert set(names(section(page, "run.json"))) == {*figures, *of_others}
     assert set(names(section(page, "final"))) == set(figures["final"]) == set(result.final)
     with np.load(tmp_path / "model.npz") as model:
@@ -312,6 +312,7 @@ def test_a_checkpoint_holds_what_the_next_exchange_needs(tmp_path: Path) -> None
             "standing",
             "earlier",
             "best",
+            "confirmation",
             "last",
             "theta",
             "candidate",

@@ -64,6 +64,14 @@ RUNS: dict[str, dict[str, Any]] = {
 
 RUNS |= {
     "short messages": {"rounds": 20, "messages.row": 8, "messages.step": 4},
+    "models that those who were not drawn confirm": {
+        "rounds": 20,
+        "clients": 6,
+        "participation": 0.5,
+        "curvature.kind": "secant",
+        "guarantee.confirm": 2,
+        "step.start": 16.0,
+    },
     "short messages with misses": {"rounds": 20, "messages.row": 4, "messages.step": 8, "step.start": 64.0},
 }
 

@@ -63,7 +63,7 @@ def test_passes_are_counted(method: str, trained: int, judged: int) -> None:
 
 
 def test_the_race_of_small_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = ("FedAvg", "DQN-Fed, deadline", "gradients, quorum")
+    chosen = ("FedAvg", "DQN-Fed, deadline", "gradients, quorum", stragglers.BARRED)
     monkeypatch.setattr(stragglers, "RUNS", {name: stragglers.RUNS[name] for name in chosen})
     monkeypatch.setattr(stragglers, "BUFFERS", (3,))
     before, target = vars(exchange)["time"], tmp_path / "figures.json"
@@ -79,4 +79,6 @@ def test_the_race_of_small_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert runs["FedAvg"]["steps"] == 4
     assert runs["FedAvg"]["over_fedavg"] == 1
     assert all(0 <= row["unharmed"] <= 1 for row in runs.values())
+    assert runs[stragglers.BARRED]["unharmed"] == 1
+    assert runs[stragglers.BARRED]["steps"] < runs["gradients, quorum"]["steps"]
     assert {bar["figure"] for bar in records[0]["bars"]} == {"over_fedavg", "unharmed"}

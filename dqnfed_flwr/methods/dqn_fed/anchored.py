@@ -168,6 +168,7 @@ class AnchoredMethod(Method):
         shared = run.settings
         self._absent = AbsentClients(settings.absent_rounds, shared.sampled, shared.clients, shared.quorum)
         self._late_ask = shared.sampled >= shared.clients
+        self.keeps_late = self._late_ask and self._absent.room > 0
         self._memories = (self._one_sided, self._anchor, self._absent)
         self._retreated = self._reset = False
         self._seen: tuple[RoundBatch, RoundRows] | None = None
