@@ -23,7 +23,7 @@ from dqnfed_flwr.strategy.exchange import LATE, OWING
 from dqnfed_flwr.telemetry.events import RoundEvent
 from tests.helpers import devices
 from tests.helpers.replay import replayed
-from tests.helpers.trials import NODES, SETTINGS, usual_seconds
+from tests.helpers.trials import NODES, PATIENT, SETTINGS, usual_seconds
 
 pytestmark = pytest.mark.deploy
 
@@ -163,6 +163,27 @@ def test_a_node_that_is_half_a_minute_behind(
     assert sum(dropped(event, OWING) for event in events[:since]) >= 2
     assert back < behind + 3 * deadline  # what it was at when it was mended, and the round after
     assert sum(map(alone, events[since + first :])) <= 1
+
+
+def test_a_node_that_is_always_late_confirms_the_result(
+    federation: Loopback, usual: float, slow: Path, tmp_path: Path
+) -> None:
+    """No round waits for it, and the result is a model at which it has named its loss."""
+    pause = slow / str(LAGGARD)
+    pause.write_text(str(max(10.0, 2 * usual)))
+    settings = {**SETTINGS, "rounds": 12, "deadline": PATIENT, "quorum": 0.5, "guarantee.confirm": 20}
+    try:
+        with federation.submitted(settings, tmp_path / "deployed") as submit:
+            federation.await_exit(submit, 900)
+    finally:
+        pause.unlink()
+    assert submit.status == 0, submit.text()[-3000:] + federation.texts()
+    result = read_result(tmp_path / "deployed")
+    print("confirmed", result.confirmed, "alone", sum(map(alone, result.events)))
+    assert result.confirmed is not None
+    assert (result.confirmed.clients, result.confirmed.unheard) == ([*range(NODES)], [])
+    assert result.confirmed.round > 0
+    assert sum(map(alone, result.events)) > settings["rounds"] // 2
 
 
 def test_a_node_that_comes_and_goes(federation: Loopback, deadline: float, usual: float, tmp_path: Path) -> None:
