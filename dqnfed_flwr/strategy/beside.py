@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
@@ -15,7 +17,7 @@ from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
-from dqnfed_flwr.strategy.collect import Collected, LateReply, Receiver
+from dqnfed_flwr.strategy.collect import OF_THE_MODEL, TIMES, Collected, LateReply, Receiver
 from dqnfed_flwr.strategy.confirmation import Confirmation, KnownModel
 from dqnfed_flwr.strategy.exchange import ASK_AGAIN_AFTER, DISCARDED, Answer, Withdraws, discard, send_and_receive
 from dqnfed_flwr.strategy.schedule import Schedule
@@ -47,8 +49,8 @@ class BesideRounds:
         self._run, self._settings, self._state, self._method = run, run.settings, state, method
         self._registry, self._grid, self._receiver, self._floor = registry, grid, receiver, floor
         self._accepted: set[int] = set()  # exchanges whose candidate is the model, or was
-        self._asked: dict[int, float] = {}  # when a client was asked about the proposal (monotonic)
-        self._proposal = -1  # whose proposal that is
+        self._proposal: KnownModel | None = None  # the one that what follows is about
+        self._opened, self._asked, self._failures = 0.0, set[int](), Counter[int]()  # since when; by client
         if self._settings.guarantee.confirm and method.inner.rests:
             raise ConfigError(f"guarantee.confirm: {run.method.name} makes no common model to confirm; use 0")
         if self._settings.guarantee.confirm and state.confirmation is None:
@@ -102,10 +104,9 @@ class BesideRounds:
         self._decide(known)
         if known.proposal is None:
             return set()
-        if self._proposal != known.proposal.round:
-            self._proposal, self._asked = known.proposal.round, {}
         asked = [client for client in known.lacking(free) if client not in self._asked]
         train = train and self._method.keeps_late and len(free) - len(asked) >= self._settings.min_clients
+        train = train and not self._method.sends(known.proposal.round + 1)  # those are of the newest model
         if train and self._state.pending is not None:  # its participants must judge the step
             asked = [client for client in asked if client not in self._state.pending.clients]
         if asked:
@@ -113,20 +114,21 @@ class BesideRounds:
         return {*asked} if train else set()
 
     def settle(self) -> None:
-        """Have the proposal decided, and then the newest model, at the end of a run; nobody is waited for for ever."""
+        """Have the proposal decided, and then the newest model, at the end of a run: within a deadline each."""
         known = self._state.confirmation
         if known is None:
             return
 
-        def decided() -> bool:
+        def decided(proposal: KnownModel) -> bool:
             self.ask(train=False)
-            return known.proposal is None
+            return known.proposal is not proposal
 
         for _ in range(2):
-            self._registry.wait_until(self._grid, decided)
-            if known.proposal is not None:
-                members = self._registry.members
-                known.decide(members, known.lacking(members), self._settings.guarantee, self._floor)
+            if (proposal := known.proposal) is None:
+                return
+            self._registry.wait_until(self._grid, partial(decided, proposal))
+            if known.proposal is proposal:
+                self._decide(known, patient=False)
 
     def _send(self, known: Confirmation, proposal: KnownModel, nodes: Mapping[int, int], *, train: bool) -> None:
         """Show the proposal to clients, whose `nodes` are given; their answers are read whenever they come."""
@@ -134,10 +136,10 @@ class BesideRounds:
         model = wire.encode_model(on_host(proposal.theta), proposal.buffers)
         contents = {client: wire.encode_task(task, model) for client, task in tasks.items()}
         self._state.cost.bytes_down += sum(wire.payload(content) for content in contents.values())
-        self._asked |= dict.fromkeys(tasks, time.monotonic())
+        self._asked |= tasks.keys()
         kind, group = MessageType.TRAIN if train else MessageType.EVALUATE, f"{CONFIRM}-{proposal.round}"
         messages = [Message(contents[client], node, kind, group_id=group) for client, node in nodes.items()]
-        readers = {node: (client, self._reader(client, tasks[client])) for client, node in nodes.items()}
+        readers = {node: (c, self._reader(proposal, c, node, tasks[c])) for c, node in nodes.items()}
         if not isinstance(self._grid, Withdraws):
             self._registry.stragglers.owe(self._grid, messages, readers, alone=train)
             return
@@ -158,16 +160,28 @@ class BesideRounds:
             directives=self._method.directives(number, client) if train else {},
         )
 
-    def _reader(self, client: int, task: ClientTask) -> Callable[[Answer], str]:
-        """What takes in the answer of a client about a proposal; where it is none, the client is asked again."""
+    def _reader(self, proposal: KnownModel, client: int, node: int, task: ClientTask) -> Callable[[Answer], str]:
+        """What takes in the answer of a client about a proposal.
+
+        Where a client has no loss or gradient there, as they are not finite, that is a refusal. A client that fails is
+        asked again, a few times.
+        """
         alone = Schedule({client: task}, (client,) * task.train, (client,) * task.probe, (), task.round)
         form = self._receiver.form(alone, client)
 
         def read(answer: Answer) -> str:
+            known, member = self._state.confirmation, self._registry.members.get(client)
             try:
+                if member is None or member.node_id != node:
+                    raise WireError("absent", "its node is another now")
                 return self._keep(client, task, form, answer)
             except WireError as error:
-                self._asked.pop(client, None)
+                if known is not None and error.reason in OF_THE_MODEL:
+                    known.name(proposal.round, client, math.inf)
+                elif self._proposal is proposal:
+                    self._failures[client] += 1
+                    if self._failures[client] < TIMES:
+                        self._asked.discard(client)
                 return f"{DISCARDED}: {error}"
 
         return read
@@ -189,8 +203,24 @@ class BesideRounds:
         kept = task.train and self._method.keep_late(client, task.round, now, lambda: reply().row)
         return f"its row of round {task.round} is kept" if kept else DISCARDED
 
-    def _decide(self, known: Confirmation) -> None:
-        """Decide about the proposal, without those who have owed a word on it for too long."""
-        since = time.monotonic() - ASK_AGAIN_AFTER * self._settings.deadline
-        silent = [client for client, asked in self._asked.items() if asked < since]
-        known.decide(self._registry.members, silent, self._settings.guarantee, self._floor)
+    def _decide(self, known: Confirmation, *, patient: bool = True) -> None:
+        """Decide about the proposal, as far as all have spoken that are there or ever named a loss.
+
+        Those are not waited for that fail time and again, or are away since an earlier confirmation; and nobody is
+        after some deadlines, or where the caller is not `patient`.
+        """
+        self._follow(known)
+        members = self._registry.members
+        clients = {*members, *known.losses}
+        silent = {client for client, times in self._failures.items() if times >= TIMES}
+        silent |= {client for client in known.unheard if client not in members}
+        if not patient or time.monotonic() > self._opened + ASK_AGAIN_AFTER * self._settings.deadline:
+            silent = clients
+        known.decide(clients, silent, self._settings.guarantee, self._floor)
+        self._follow(known)
+
+    def _follow(self, known: Confirmation) -> None:
+        """Begin anew with who was asked, where there is another proposal."""
+        if known.proposal is not self._proposal:
+            self._proposal, self._opened = known.proposal, time.monotonic()
+            self._asked, self._failures = set(), Counter()

@@ -15,8 +15,9 @@ that answered, whenever it answers. Of the provisional models between them nothi
 After `guarantee.confirm` refusals in a row the run goes back to the confirmed model. Until another is confirmed it
 waits for everybody who is asked, and one refusal is enough to go back again.
 
-A client that does not answer within some deadlines is left out of a confirmation, by name. When it answers again, it is
-held harmless from the loss at the last confirmed model that it named. A loss that is not finite is a refusal.
+Who is waited for, and how long, `beside` says. A client that gives no word is left out of a confirmation, by name. When
+it answers again, it is held harmless from the loss at the last confirmed model that it named. A loss that is not finite
+is a refusal.
 """
 
 from __future__ import annotations

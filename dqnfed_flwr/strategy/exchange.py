@@ -332,6 +332,8 @@ class Stragglers:
         """Take a late reply in; without one the SuperLink says that there never will be any."""
         self._last_answered[owed.node] = max(owed.sent, self._last_answered.get(owed.node, 0.0))
         if owed.beside:
+            if answer.usable:
+                self._on_trial.discard(owed.node)
             owed.read(answer)
             return
         if not answer.usable and not answer.unreadable:

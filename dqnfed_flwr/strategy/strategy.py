@@ -241,7 +241,7 @@ def _final_outcome(side: OwnClients, state: RunState, events: list[RoundEvent]) 
         kept, outcome.confirmed = state.confirmation.confirmed, state.confirmation.result
         if kept is None:
             raise QuorumError("no client has confirmed any model, so there is no result; see guarantee.confirm")
-        outcome.status = outcome.status if kept.round else STALLED
+        outcome.status = STALLED if outcome.status == "finished" and not kept.round else outcome.status
     if kept is not None:
         outcome.theta, outcome.buffers = kept.theta, kept.buffers
     of_round = state.round if kept is None else kept.round

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,9 @@ from dqnfed_flwr.guarantee.harm import ceiling
 from dqnfed_flwr.record_codec import pack, unpack
 from dqnfed_flwr.strategy.beside import CONFIRM
 from dqnfed_flwr.strategy.confirmation import Confirmation
-from tests.helpers.quadratics import Federation, Quadratic, spread_out, start_at, strategy
+from dqnfed_flwr.types import ClientReply, Float64Array
+from dqnfed_flwr.wire import Assignment
+from tests.helpers.quadratics import Federation, Quadratic, opposed, spread_out, start_at, strategy
 
 STRICT = GuaranteeSettings(entitlement="0", confirm=2)
 CLIENTS = range(3)
@@ -173,7 +174,10 @@ class Failing(QueueingGrid):
         if beside and node is self.nodes[1] and not self.failed:
             self.failed += 1
             return Message(Error(1, "its disk is full"), reply_to=message)
-        return super().finish(node, message)
+        try:
+            return super().finish(node, message)
+        except RuntimeError as error:
+            return Message(Error(1, str(error)), reply_to=message)
 
 
 class Run:
@@ -186,8 +190,10 @@ class Run:
         *,
         slow: float = 25.0,
         objectives: Sequence[Quadratic] | None = None,
+        federation: Federation | None = None,
+        then: Callable[[Failing, int], None] = lambda grid, number: None,
     ) -> None:
-        self.federation = Federation(objectives or spread_out(6))
+        self.federation = federation or Federation(objectives or spread_out(6))
         self.grid = Failing(self.federation.app(), len(self.federation.objectives), clock)
         for client, node in self.grid.nodes.items():
             node.seconds = slow if client == 1 else 1.0
@@ -195,7 +201,7 @@ class Run:
         confirm = {"quorum": 0.7, "guarantee.confirm": 20}
         self.server = strategy(len(self.federation.objectives), {**given, **confirm, **(settings or {})})
         self.start = np.zeros(len(self.federation.objectives[0].center))
-        self.server.start(self.grid, start_at(self.start))
+        self.server.start(self.grid, start_at(self.start), evaluate_fn=lambda number, arrays: then(self.grid, number))
         assert self.server.outcome is not None
         self.outcome = self.server.outcome
         assert self.outcome.confirmed is not None
@@ -233,19 +239,83 @@ def test_who_never_answers_is_named_and_the_run_ends(clock: Clock) -> None:
 
 
 def test_a_step_that_a_late_client_refuses_is_withdrawn(clock: Clock) -> None:
-    """Two clients pull to one side, a slow one to the other; FedAvg goes where the two of them want."""
-    apart = [Quadratic(np.array([center])) for center in (1.0, -1.0, 1.0)]
-    given = {"method": "fedavg", "quorum": 0.6, "rounds": 12, "step.lr": 0.1, "guarantee.confirm": 1}
-    run = Run(clock, given, objectives=apart, slow=2.0)
+    given = {**BLIND, "rounds": 12, "guarantee.confirm": 1}
+    run = Run(clock, given, objectives=APART, slow=2.0)
     assert "withdrawn" in [event.status for event in run.outcome.events]
     assert (run.outcome.status, run.confirmed.round) == ("stalled", 0)
     assert run.outcome.theta.item() == 0.0
-    served = Run(clock, {**given, "guarantee.entitlement": 5}, objectives=apart, slow=2.0)
+    served = Run(clock, {**given, "guarantee.entitlement": 5}, objectives=APART, slow=2.0)
     assert served.confirmed.round > 0, "a loss of 5 is everybody's to have"
     assert "withdrawn" not in [event.status for event in served.outcome.events]
 
 
-def test_those_that_are_not_drawn_confirm_too(tmp_path: Path) -> None:
+APART = [Quadratic(np.array([center])) for center in (1.0, -1.0, 1.0)]
+BLIND: dict[str, Any] = {"method": "fedavg", "quorum": 0.6, "step.lr": 0.1}
+"""Two clients pull to one side, a slow one to the other, which FedAvg does not wait for."""
+
+
+def test_who_is_away_for_a_moment_is_waited_for(clock: Clock) -> None:
+    def away(grid: Failing, number: int) -> None:
+        if number in (4, 5):
+            (grid.leave if number == 4 else grid.join)(1)
+
+    run = Run(clock, {**BLIND, "rounds": 30}, objectives=APART, slow=2.0, then=away)
+    assert (run.confirmed.clients, run.confirmed.unheard) == ([0, 1, 2], [])
+    assert not run.falls(0), "one model does no harm to all three, that of the start"
+
+
+def test_the_newest_model_has_a_deadline_of_its_own_at_the_end(clock: Clock) -> None:
+    run = Run(clock, {**BLIND, "rounds": 2, "deadline": 10.0}, objectives=APART, slow=4.5)
+    assert (run.confirmed.clients, run.confirmed.unheard) == ([0, 1, 2], [])
+
+
+class Cracked(Quadratic):
+    """Neither loss nor gradient are finite far from the start."""
+
+    def loss(self, theta: Float64Array) -> float:
+        """As the other's, near the start."""
+        return super().loss(theta) if np.linalg.norm(theta) < 0.5 else math.inf
+
+    def gradient(self, theta: Float64Array) -> Float64Array:
+        """As the other's, near the start."""
+        return super().gradient(theta) if np.linalg.norm(theta) < 0.5 else np.full_like(theta, np.nan)
+
+
+def test_a_gradient_that_is_not_finite_is_a_refusal(clock: Clock) -> None:
+    some, other, *more = spread_out(6)
+    run = Run(clock, objectives=[some, Cracked(other.center, other.curvature), *more])
+    assert np.linalg.norm(run.outcome.theta) < 0.5
+    assert run.confirmed.clients == [*range(6)]
+
+
+class Broken(Federation):
+    """Client 1 fails at gradients, soon so often that it is left out, and is slow with losses."""
+
+    def reply(self, client: int, given: Assignment) -> ClientReply:
+        if client == 1 and given.task.train:
+            raise RuntimeError("its card is gone")
+        return super().reply(client, given)
+
+
+def test_who_fails_each_time_holds_nobody_up(clock: Clock) -> None:
+    run = Run(clock, {**BLIND, "rounds": 12}, federation=Broken(spread_out(3)), slow=3.0)
+    assert run.confirmed.round > 0
+    assert {0, 2} <= {*run.confirmed.clients}
+
+
+def test_an_anchor_that_sends_vectors_of_its_own(clock: Clock) -> None:
+    run = Run(clock, {"dqn-fed.anchor": "momentum", "quorum": 0.5, "step.start": 0.1})
+    assert run.confirmed.clients == [*range(6)]
+
+
+def test_a_stationary_start_is_said_to_be_one() -> None:
+    server = strategy(2, {"rounds": 5, "guarantee.confirm": 5})
+    server.start(InProcessGrid(Federation(opposed()).app(), 2, {}), start_at(np.zeros(2)))
+    assert server.outcome is not None
+    assert server.outcome.status == "pareto-stationary"
+
+
+def test_those_that_are_not_drawn_confirm_too() -> None:
     """In process, where nobody is late: half of the clients are drawn a round."""
     federation = Federation(spread_out(6))
     given = {"participation": 0.5, "rounds": 8, "guarantee.confirm": 5, "dqn-fed.form": "anchored"}
@@ -265,6 +335,7 @@ def test_those_that_are_not_drawn_confirm_too(tmp_path: Path) -> None:
         ({"step.judge": "held-out", "split.validation-fraction": 0.2}, "step.judge: found 'held-out'"),
         ({"early-stopping": 3, "split.validation-fraction": 0.2}, "early-stopping: found 3"),
         ({"privacy.mode": "masked"}, "privacy.mode: found 'masked'"),
+        ({"method": "fedcorr"}, "method: found 'fedcorr' with guarantee.confirm"),
     ],
 )
 def test_what_does_not_go_with_it_is_refused(given: dict[str, Any], words: str) -> None:
