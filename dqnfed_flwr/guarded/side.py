@@ -142,7 +142,7 @@ class StrategySide:
             self._evaluations = evaluations(answers, self.replies.weight, self.state)
             self._evaluated(self._due)
 
-    def note_answers(self, trained: Collection[int], faults: Mapping[int, DroppedClient], *, accepted: bool) -> None:
+    def note_answers(self, collected: Collected, faults: Mapping[int, DroppedClient], *, accepted: bool) -> None:
         """Nothing: `replies` keeps account of faults."""
 
     def check(self, collected: Collected, schedule: Schedule) -> None:

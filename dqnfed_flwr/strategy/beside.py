@@ -57,10 +57,9 @@ class BesideRounds:
             state.confirmation = Confirmation()
 
     @property
-    def quorum(self) -> float:
-        """The share of clients that an exchange waits for."""
-        known = self._state.confirmation
-        return 1.0 if known is not None and known.together else self._settings.quorum
+    def together(self) -> bool:
+        """Whether exchanges wait for all clients, whatever the quorum."""
+        return self._state.confirmation is not None and self._state.confirmation.together
 
     def accepted(self, collected: Collected) -> None:
         """The model that the last exchange carried is that of the state."""

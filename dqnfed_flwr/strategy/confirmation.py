@@ -83,7 +83,7 @@ class Confirmation:
     refusals : int
         Proposals in a row that were refused.
     unheard : list[int]
-        Clients that gave no word on the confirmed model, though they were there; rising.
+        Clients, there or gone, that were to confirm the last confirmed model and gave no word; rising.
     together : bool
         Whether all are waited for, since the run went back and nothing was confirmed.
     """
@@ -151,14 +151,10 @@ class Confirmation:
             log(of, "The model of round %d is confirmed by %d clients%s", proposal.round, len(proposal.losses), words)
         self._begin()
 
-    def goes_back(self, settings: GuaranteeSettings) -> bool:
-        """Whether the run is to go back to the confirmed model: newer ones were refused so many times."""
-        return self.confirmed is not None and self.refusals >= (1 if self.together else settings.confirm)
-
-    def go_back(self) -> KnownModel:
-        """The confirmed model, from which the run goes on, with all clients."""
-        if self.confirmed is None:
-            raise LookupError("no model is confirmed")
+    def take_back(self, settings: GuaranteeSettings) -> KnownModel | None:
+        """The confirmed model, from which the run goes on with all clients, if newer ones were refused too often."""
+        if self.confirmed is None or self.refusals < (1 if self.together else settings.confirm):
+            return None
         self.refusals, self.together = 0, True
         self.newest, self.proposal = None, None
         return self.confirmed

@@ -104,9 +104,10 @@ class RoundLoop:
     def _went_back(self) -> bool:
         """Go back to the confirmed model, where newer ones were refused too often; whether it did."""
         known = self._state.confirmation
-        if known is None or not known.goes_back(self._settings.guarantee):
+        model = None if known is None else known.take_back(self._settings.guarantee)
+        if model is None:
             return False
-        model, pending = known.go_back(), self._state.pending
+        pending = self._state.pending
         log(WARNING, "The run goes back to the model of round %d, the last that was confirmed", model.round)
         self._state.go_back(model)
         if pending is not None:
@@ -121,7 +122,7 @@ class RoundLoop:
         turned_down = not accepted and len(collected.probes) >= schedule.needed
         asked = () if turned_down else schedule.train  # a model that was turned down may be at fault itself
         faults = {client: drop for client, drop in collected.dropped.items() if client in asked}
-        self._side.note_answers(collected.trained, faults, accepted=accepted)
+        self._side.note_answers(collected, faults, accepted=accepted)
         goes_on = self._state.status == "running" and schedule.round <= self._settings.rounds
         if accepted and goes_on and not alone:
             try:

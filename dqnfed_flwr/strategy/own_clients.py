@@ -116,7 +116,7 @@ class OwnClients:
             return pending is not None and {*pending.clients} <= self._registry.given_up.keys()
 
         self._registry.wait_until(self._grid, lambda: can_go_on() or judges_given_up())
-        if self._beside.quorum == 1.0 and self._settings.quorum < 1.0:
+        if self._beside.together:
             self._registry.wait_until(self._grid, lambda: not self.stragglers.busy)
         if not can_go_on():
             self.stragglers.ask_all()  # where the others are too few, one that owes a reply is asked, too
@@ -142,11 +142,11 @@ class OwnClients:
         schedule = schedule_evaluation(self._state, list(self._registry.members), self._num_classes)
         return self._exchange(schedule).answered
 
-    def note_answers(self, trained: Collection[int], faults: Mapping[int, DroppedClient], *, accepted: bool) -> None:
+    def note_answers(self, collected: Collected, faults: Mapping[int, DroppedClient], *, accepted: bool) -> None:
         """Leave out those that fail each time; rows of a candidate that was turned down are of no use later either."""
-        self._registry.note_answers(trained, faults)
+        self._registry.note_answers(collected.trained, faults)
         if accepted:
-            self._beside.accepted(self._collected)
+            self._beside.accepted(collected)
 
     def check(self, collected: Collected, schedule: Schedule) -> None:
         """Raise `TooFewReplies` where fewer than `min-clients` sent a row of use."""
@@ -211,9 +211,9 @@ class OwnClients:
             for node, client in nodes.items()
         ]
         late = partial(self._beside.late, schedule)
-        quorum = self._beside.quorum
+        quorum = 1.0 if self._beside.together else self._settings.quorum
         found = exchange(self._grid, messages, schedule, nodes, self.stragglers, self._settings, late, quorum)
-        collected = self._collected = self._receiver.receive(found, schedule, self._rows, state.cost)
+        collected = self._receiver.receive(found, schedule, self._rows, state.cost)
         if self._short is not None:
             self._short.received(collected)
         self._receiver.check_losses(collected, len(schedule.tasks))

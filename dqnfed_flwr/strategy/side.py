@@ -81,8 +81,8 @@ class Side(Protocol):
     def exchange(self) -> tuple[Schedule, Collected]:
         """Send the candidate out, with what is asked of each client, and take the replies in."""
 
-    def note_answers(self, trained: Collection[int], faults: Mapping[int, DroppedClient], *, accepted: bool) -> None:
-        """Note who trained, whose answer to that did not count, and whether the candidate sent is `accepted`."""
+    def note_answers(self, collected: Collected, faults: Mapping[int, DroppedClient], *, accepted: bool) -> None:
+        """Note who answered, whose answer to training did not count, and whether the candidate sent is `accepted`."""
 
     def check(self, collected: Collected, schedule: Schedule) -> None:
         """Raise `TooFewReplies` where no step can be made of what came."""

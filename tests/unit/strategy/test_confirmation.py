@@ -16,16 +16,18 @@ from hypothesis import strategies as st
 
 from benchmarks._clock import Clock
 from benchmarks._queueing import Node, QueueingGrid
-from dqnfed_flwr.config import GuaranteeSettings
+from dqnfed_flwr.config import GuaranteeSettings, Settings
 from dqnfed_flwr.engine.in_process import InProcessGrid
+from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.guarantee.harm import ceiling
 from dqnfed_flwr.record_codec import pack, unpack
-from dqnfed_flwr.strategy.beside import CONFIRM
+from dqnfed_flwr.strategy.beside import CONFIRM, BesideRounds
 from dqnfed_flwr.strategy.confirmation import Confirmation
-from dqnfed_flwr.types import ClientReply, Float64Array
+from dqnfed_flwr.types import ClientReply, ClientTask, Float64Array
 from dqnfed_flwr.wire import Assignment
 from tests.helpers.quadratics import Federation, Quadratic, opposed, spread_out, start_at, strategy
+from tests.helpers.runs import TINY
 
 STRICT = GuaranteeSettings(entitlement="0", confirm=2)
 CLIENTS = range(3)
@@ -72,12 +74,13 @@ def test_one_refusal_is_enough_and_the_others_are_not_waited_for() -> None:
     assert known.newest is not None
     known.accepted(2, known.newest.theta, {}, {2: 1.0})
     assert known.proposal is None, "what was refused is not tried again"
-    assert not known.goes_back(STRICT)
+    assert known.take_back(STRICT) is None
     shown(known, 3, {0: 1.5})
-    assert known.goes_back(STRICT)
-    assert torch.equal(known.go_back().theta, model(0))
+    found = known.take_back(STRICT)
+    assert found is not None
+    assert torch.equal(found.theta, model(0))
     assert known.together
-    assert not known.goes_back(STRICT)
+    assert known.take_back(STRICT) is None
     shown(known, 5, {0: 0.5, 1: 1.9, 2: 2.9})
     assert (known.confirmed.round, known.together) == (5, False)
 
@@ -88,7 +91,7 @@ def test_a_loss_that_is_not_finite_is_a_refusal_also_the_first_time(loss: float)
     shown(known, 0, {0: 1.0, 1: 1.0, 2: loss})
     assert known.confirmed is None
     assert known.refusals == 1
-    assert not known.goes_back(GuaranteeSettings(confirm=1)), "there is nothing to go back to"
+    assert known.take_back(GuaranteeSettings(confirm=1)) is None, "there is nothing to go back to"
 
 
 def test_who_says_nothing_is_left_out_by_name_and_held_to_the_last_loss_that_it_named() -> None:
@@ -150,8 +153,7 @@ def test_from_one_confirmed_model_to_the_next_nobody_who_spoke_is_harmed(
         found = {client: loss for client, loss in enumerate(losses) if loss is not None}
         known.accepted(number, model(number), {}, found)
         known.decide(CLIENTS, quiet, settings, 0.0)
-        if known.goes_back(settings):
-            known.go_back()
+        known.take_back(settings)
         if known.confirmed is None or known.confirmed.round == last:
             continue
         last = known.confirmed.round
@@ -303,9 +305,22 @@ def test_who_fails_each_time_holds_nobody_up(clock: Clock) -> None:
     assert {0, 2} <= {*run.confirmed.clients}
 
 
-def test_an_anchor_that_sends_vectors_of_its_own(clock: Clock) -> None:
-    run = Run(clock, {"dqn-fed.anchor": "momentum", "quorum": 0.5, "step.start": 0.1})
-    assert run.confirmed.clients == [*range(6)]
+@pytest.mark.parametrize(("anchor", "trains"), [("momentum", True), ("fedmuon", False)])
+def test_an_anchor_that_sends_a_vector_of_its_own(anchor: str, trains: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FedMuon's momentum is of the newest model, so nobody trains with it at another one."""
+    given = {"clients": 6, "rounds": 10, "deadline": 8.0, "quorum": 0.5, "guarantee.confirm": 3}
+    settings = {**TINY, **given, "dqn-fed.anchor": anchor, "dqn-fed.absent-rounds": 20}
+    tasks, make = [], BesideRounds._task
+
+    def noted(*given: Any, **named: Any) -> ClientTask:
+        tasks.append(make(*given, **named))
+        return tasks[-1]
+
+    monkeypatch.setattr(BesideRounds, "_task", noted)
+    result = run(Settings.from_mapping(settings))
+    assert result.confirmed is not None
+    assert (result.confirmed.clients, result.confirmed.unheard) == ([*range(6)], [])
+    assert any(task.train for task in tasks) == trains
 
 
 def test_a_stationary_start_is_said_to_be_one() -> None:
