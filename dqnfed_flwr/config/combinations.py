@@ -192,7 +192,7 @@ def _confirm_faults(run: RunPlan) -> Iterator[str]:
         ("early-stopping", settings.early_stopping, 0, "the result is the last confirmed model, not the best one"),
     )
     if run.stage:
-        yield f"method: found {settings.method!r} with guarantee.confirm, but its stages change the loss; use 0"
+        yield f"guarantee.confirm: found {settings.guarantee.confirm}, but stages of {settings.method} change the loss; use 0"
     for key, found, allowed, why in demands:
         if found != allowed:
             yield f"{key}: found {found!r} with guarantee.confirm, where {why}; use {allowed}, or guarantee.confirm 0"

@@ -350,7 +350,7 @@ def test_those_that_are_not_drawn_confirm_too() -> None:
         ({"step.judge": "held-out", "split.validation-fraction": 0.2}, "step.judge: found 'held-out'"),
         ({"early-stopping": 3, "split.validation-fraction": 0.2}, "early-stopping: found 3"),
         ({"privacy.mode": "masked"}, "privacy.mode: found 'masked'"),
-        ({"method": "fedcorr"}, "method: found 'fedcorr' with guarantee.confirm"),
+        ({"method": "fedcorr"}, "guarantee.confirm: found 1, but stages of fedcorr"),
     ],
 )
 def test_what_does_not_go_with_it_is_refused(given: dict[str, Any], words: str) -> None:
