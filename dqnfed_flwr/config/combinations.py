@@ -192,10 +192,11 @@ def _confirm_faults(run: RunPlan) -> Iterator[str]:
         ("early-stopping", settings.early_stopping, 0, "the result is the last confirmed model, not the best one"),
     )
     if run.stage:
-        yield f"guarantee.confirm: found {settings.guarantee.confirm}, but stages of {settings.method} change the loss; use 0"
-    for key, found, allowed, why in demands:
-        if found != allowed:
-            yield f"{key}: found {found!r} with guarantee.confirm, where {why}; use {allowed}, or guarantee.confirm 0"
+        found = settings.guarantee.confirm
+        yield f"guarantee.confirm: found {found}, but stages of {settings.method} change the loss; use 0"
+    for key, given, allowed, why in demands:
+        if given != allowed:
+            yield f"{key}: found {given!r} with guarantee.confirm, where {why}; use {allowed}, or guarantee.confirm 0"
 
 
 def _rule_faults(run: RunPlan) -> Iterator[str]:
