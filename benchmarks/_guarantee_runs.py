@@ -24,7 +24,7 @@ from dqnfed_flwr.guarantee.overrule import CONTRADICTION
 
 Values = Mapping[str, Any]
 SGD: Values = {"local.batch-size": 32, "local.lr": 0.3}
-PLAIN: Values = {"local.threads": 1, "checkpoint-every": 0}
+PLAIN: Values = {"local.threads": 1, "checkpoint-every": 0, "messages.row": 32, "messages.step": 32}
 RIVALS: dict[str, Values] = {
     "FedAvg": {"method": "fedavg", **SGD},
     "Krum": {"method": "krum", "krum.keep": 1, **SGD},

@@ -7,8 +7,9 @@ clients with the last numbers know all honest rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, Context, Message, MessageType, MetricRecord
@@ -105,8 +106,10 @@ class Liars(ClientApp):
 
 
 def _row_of(reply: Message) -> FloatArray | None:
-    vectors = reply.content.array_records.get(wire.VECTORS)
-    return None if vectors is None or "gradient" not in vectors else np.array(vectors["gradient"].numpy())
+    vectors: Mapping[str, Any] = reply.content.array_records.get(wire.VECTORS) or {}
+    if any(key.startswith("gradient.") for key in vectors):
+        raise ValueError("lies are made of whole rows: set messages.row and messages.step to 32")
+    return np.array(vectors["gradient"].numpy()) if "gradient" in vectors else None
 
 
 def times(factor: float) -> Row:

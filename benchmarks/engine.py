@@ -83,7 +83,7 @@ def _work(message: Message, client: int) -> ClientReply:
 
 def message_rate(clients: int, rounds: int) -> dict[str, Json]:
     """Messages a second of the whole loop and of the grid alone."""
-    settings = Settings.from_mapping({"clients": clients, "rounds": rounds})
+    settings = Settings.from_mapping({"clients": clients, "rounds": rounds, "messages.row": 32, "messages.step": 32})
     grid = InProcessGrid(app, clients, settings.flat())
     strategy = DQNFed(settings)
     strategy.registry.wait(grid)

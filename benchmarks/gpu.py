@@ -62,6 +62,7 @@ BARS = (
 )
 """Of a card alone."""
 SOUND = (Bar("same_bits", ">=", 1), Bar("tests_failed", "<=", 0))
+WHOLE: Mapping[str, Any] = {"messages.row": 32, "messages.step": 32}
 FIXED: Mapping[str, Any] = {"dqn-fed.form": "one-sided", "step-rule": "fixed", "step.lr": RATE}
 FEDAVG: Mapping[str, Any] = {"method": "fedavg", "local.batch-size": 0, "local.epochs": 1}
 MILLIONS = 11_000_000
@@ -178,7 +179,7 @@ def workloads(folder: Path, clients: int, shared: Mapping[str, Any]) -> Iterator
     write_images(data, clients * sizes()["images"])
     images = {**shared, "data": str(data), "partition": "iid", "model": "cnn" if small else "resnet18-gn"}
     characters = {**shared, "task": "benchmarks.gpu:Characters", **FIXED}
-    resnet = {"resnet": FIXED, "resnet_fedavg": FEDAVG, "resnet_default": {}}
+    resnet = {"resnet": FIXED, "resnet_fedavg": FEDAVG, "resnet_default": {}, "resnet_whole": WHOLE}
     for name, settings in (*((name, {**images, **more}) for name, more in resnet.items()), ("lora", characters)):
         for suffix, autocast in (("", "none"), ("_bf16", "bf16")):
             yield name + suffix, Settings.from_mapping({**settings, "local.autocast": autocast})

@@ -132,7 +132,7 @@ def received(mode: str, model: str, clients: Samples, others: Samples, seed: int
         return {**named, "num_classes": classes}
 
     settings = {**SETTINGS, "clients": len(clients[0]), "model": model, "privacy.mode": mode, "seed": seed}
-    given = Settings.from_mapping({**settings, "local.threads": 1})
+    given = Settings.from_mapping({**settings, "local.threads": 1, "messages.row": 32, "messages.step": 32})
     with quiet(), settings_with(given, *objects_of(data=data)) as found:
         grid = Listening(app, found.clients, found.flat())
         serve(grid, found)

@@ -1,6 +1,6 @@
 """Seconds a round on a slow line: real processes on hosts of their own, whose lines `tc` holds to a rate both ways.
 
-FedAvg with float32, DQN-Fed as it is by default, and with short messages, each with the same clients, which compute one
+FedAvg with float32, DQN-Fed with whole messages, and with short ones, each with the same clients, which compute one
 gradient of a model of 10 million parameters, without evaluation. Two federations, with hosts and lines of their own,
 share the machine, and each has some of the runs, one after the other. Seconds are medians of the time between the ends
 of rounds; the first round, which has two exchanges, and the last, whose exchange brings no gradients, are left out.
@@ -34,7 +34,7 @@ from dqnfed_flwr.run_files import EVENTS
 
 RUNS: Mapping[str, Mapping[str, Any]] = {
     "FedAvg": {"method": "fedavg"},
-    "DQN-Fed": {},
+    "DQN-Fed": {"messages.row": 32, "messages.step": 32},
     "8/8": {"messages.row": 8, "messages.step": 8},
     "8/4": {"messages.row": 8, "messages.step": 4},
     "4/4": {"messages.row": 4, "messages.step": 4},

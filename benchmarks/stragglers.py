@@ -58,7 +58,11 @@ PATIENT = 1e5
 """A deadline that nobody reaches."""
 LAST = 5
 """Rounds whose mean accuracy is where FedAvg ends."""
-FEDAVG, DQN_FED = {"method": "fedavg", "guarantee.voters": 0.1}, {"method": "dqn-fed", "dqn-fed.absent-rounds": 20}
+WHOLE = {"messages.row": 32, "messages.step": 32}
+FEDAVG, DQN_FED = (
+    {"method": "fedavg", "guarantee.voters": 0.1},
+    {"method": "dqn-fed", "dqn-fed.absent-rounds": 20, **WHOLE},
+)
 GRADIENTS = {**DQN_FED, "dqn-fed.anchor-work": "gradient"}
 QUORUM, ALL = {"quorum": 0.7}, {"quorum": 0.999}
 """The second closes no exchange of ten before its deadline."""

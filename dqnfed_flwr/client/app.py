@@ -19,7 +19,7 @@ from flwr.common.logger import log
 from dqnfed_flwr import wire
 from dqnfed_flwr.client.masks import STATE, Masks, check_records, discreet, masks_of
 from dqnfed_flwr.client.numpy_client import DQNFedClient
-from dqnfed_flwr.config import Scalar, Settings
+from dqnfed_flwr.config import Scalar, Settings, resolve
 from dqnfed_flwr.errors import ClientDataError, ConfigError, WireError
 from dqnfed_flwr.types import ClientReply, under
 from dqnfed_flwr.version import package_version
@@ -274,11 +274,12 @@ def _open(settings: Settings, partition: int, data_path: str | None, context: Co
         data = open_client(settings, partition, data_path)
         check_records(settings, partition, data.count("train"))
     client = DQNFedClient(settings, partition, data)
-    if settings.messages.step == WHOLE:
+    bits = resolve(settings).step_bits
+    if bits == WHOLE:
         return _Session(client, masks)
     from dqnfed_flwr.client.held_model import HeldModel
 
-    return _Session(client, masks, HeldModel(settings.messages.step))
+    return _Session(client, masks, HeldModel(bits))
 
 
 def _items(config: UserConfig) -> _Items:

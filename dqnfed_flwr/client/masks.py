@@ -23,7 +23,7 @@ from flwr.common.logger import log
 from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 
-from dqnfed_flwr.config import Settings, protection_of
+from dqnfed_flwr.config import Settings, protection_of, resolve
 from dqnfed_flwr.errors import ClientDataError, ConfigError, DataError
 from dqnfed_flwr.masked import ALONG, FLOOR, IDENTITY, PEERS_LIST
 from dqnfed_flwr.masked.budget import Protection
@@ -179,7 +179,7 @@ def masks_of(settings: Settings, partition: int, context: Context) -> Masks | No
     else:
         draw, floor = partial(_simulated, settings.seed, partition), settings.privacy.min_samples
         identity = Identity(partition, draw("identity"), _pins(settings.seed), "simulation", draw, floor)
-    return Masks(identity, settings.messages.row, protection)
+    return Masks(identity, resolve(settings).sum_bits, protection)
 
 
 def read_identity(path: Path) -> bytes:

@@ -221,7 +221,7 @@ class Worker:
         if point is not None:
             result = self._work.perform(request, point)
             vectors, packed = _to_send(result, request.key)
-            row, coded, grown = self._row_to_send(result.row, task.exchange, stays=lasting and self._rows_stay)
+            row, coded, grown = self._row_to_send(result.row, task.round, stays=lasting and self._rows_stay)
             left = self.spec.read_buffers(model.module) if self._plan.work.passes else {}
             reply = replace(
                 reply,
@@ -238,16 +238,17 @@ class Worker:
             )
         return reply
 
-    def _row_to_send(self, row: Tensor, exchange: int, *, stays: bool) -> tuple[Vector, Parts, float]:
-        """The row as the server will have it, its parts where it is rounded, and by what its squared norm grew.
+    def _row_to_send(self, row: Tensor, number: int, *, stays: bool) -> tuple[Vector, Parts, float]:
+        """The row of a round as the server will have it, its parts where it is rounded, and its squared norm's growth.
 
-        The rate grows with it: a rate is one of the row that is sent.
+        The rate grows with it: a rate is one of the row that is sent. Draws are those of the round, not of the
+        exchange, so that a run that goes on after its last round has the bits of a longer one.
         """
-        bits = self._settings.row_bits
+        bits = self._plan.row_bits
         if bits == WHOLE:
             return (row.detach() if stays else _read_only(row)), {}, 1.0
         exact = _read_only(row)
-        draws = np.random.default_rng((self._settings.seed, exchange, self._partition, ROW_ROUNDING))
+        draws = np.random.default_rng((self._settings.seed, number, self._partition, ROW_ROUNDING))
         codec = KINDS["row"].codecs[bits]
         coded = codec.pack(exact, draws)
         sent = codec.unpack(coded, exact.shape)

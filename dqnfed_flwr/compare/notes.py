@@ -185,8 +185,8 @@ class Entry:
 
 
 def terms_notes(entries: Sequence[Entry]) -> list[str]:
-    """Which rows do other local work than most, and why; and whose step may have the wrong length."""
-    return [*_work_notes(entries), *_length_notes(entries)]
+    """Which rows do other local work than most, and why; whose step may have the wrong length; what is rounded."""
+    return [*_work_notes(entries), *_length_notes(entries), *_message_notes(entries)]
 
 
 def first_order(run: RunPlan) -> bool:
@@ -250,6 +250,17 @@ def _length_notes(entries: Sequence[Entry]) -> list[str]:
     keys = " and ".join(LENGTH_KEYS)
     text = f"the length of the step is free, and {keys} were not searched; figures may be below what is possible"
     return [f"{', '.join(found)}: {text}."] if found else []
+
+
+def _message_notes(entries: Sequence[Entry]) -> list[str]:
+    """Which rows send what in fewer bits than others."""
+    having: dict[str, list[str]] = {}
+    for entry in entries:
+        having.setdefault(entry.run.rounded, []).append(entry.label)
+    if len(having) < 2:
+        return []
+    others = ", where the other rows send all as it is" if len(having) == 2 and "" in having else ""
+    return [f"{', '.join(labels)}: {rounded}{others}." for rounded, labels in having.items() if rounded]
 
 
 def _length_untried(entry: Entry) -> bool:

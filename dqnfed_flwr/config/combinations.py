@@ -98,16 +98,8 @@ def _autocast_faults(run: RunPlan) -> Iterator[str]:
 
 def _message_faults(run: RunPlan) -> Iterator[str]:
     """Who needs a model that is not sent."""
-    bits, found = run.settings.messages.step, f"messages.step: found {run.settings.messages.step}"
-    if bits == WHOLE:
-        return
-    if run.works_on_line:
-        why = "whose clients train by the step that led to a model, and are told of it with the whole model alone"
-        yield f"{found} with method {run.method.name!r} and curvature {run.settings.curvature.kind!r}, {why}; use 32"
-    if run.settings.rows.device == "device":
-        yield f"{found} with rows.device 'device', but steps are rounded on the host; use rows.device auto or host"
-    if run.settings.attack.kind == "random":
-        yield f"{found}, but attack.kind 'random' is made of the model that is sent; use 32, or another attack"
+    if run.step_bits < WHOLE:
+        yield from (f"messages.step: found {run.step_bits}{why}" for why in run.model_needed())
 
 
 def _masked_faults(run: RunPlan) -> Iterator[str]:
@@ -124,11 +116,11 @@ def _masked_faults(run: RunPlan) -> Iterator[str]:
             "the mean's step would be a second sum at one model; use stop or stay",
         ),
         "messages.row": (
-            settings.messages.row < SHORT and settings.messages.row,
+            run.sum_bits < SHORT and run.sum_bits,
             "each word must hold the sum over all clients, to more than a few levels; use 16 or 32",
         ),
         "clients": (
-            settings.messages.row == SHORT and settings.sampled > MOST_IN_SHORT and settings.sampled,
+            run.sum_bits == SHORT and settings.sampled > MOST_IN_SHORT and settings.sampled,
             f"words of 16 bits hold the sum of {MOST_IN_SHORT} clients; use messages.row 32",
         ),
         "rows.device": (settings.rows.device == "device" and "device", "the server has no rows; use auto or host"),
@@ -186,7 +178,6 @@ def _confirm_faults(run: RunPlan) -> Iterator[str]:
         return
     demands = (
         ("privacy.mode", settings.privacy.mode, "open", "losses are asked for beside the rounds"),
-        ("messages.step", settings.messages.step, WHOLE, "clients are shown other models than the newest, as a whole"),
         ("guarantee.tolerate", settings.guarantee.tolerate, 0, "each client can refuse a model, and none is overruled"),
         ("step.judge", settings.step.judge, "training", "models are confirmed by training losses"),
         ("early-stopping", settings.early_stopping, 0, "the result is the last confirmed model, not the best one"),

@@ -61,6 +61,7 @@ class _RowAttack:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         plan = resolve(settings)
+        self._bits = plan.row_bits
         self._displaced_in_the_end, self._fedavg_until = not plan.last.work.gradient_row, plan.before
 
     def __call__(self, reply: Message, question: Message) -> Message:
@@ -73,7 +74,7 @@ class _RowAttack:
         def change(row: FloatArray) -> FloatArray:
             return tampered(row, on_host(theta), self._settings.attack, rng, displacement=displacement)
 
-        wire.change_row(reply.content, change, self._settings.messages.row, rng)
+        wire.change_row(reply.content, change, self._bits, rng)
         return reply
 
 

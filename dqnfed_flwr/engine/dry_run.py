@@ -124,6 +124,11 @@ class DryRun:
         return resolve(self.settings).rule.name
 
     @property
+    def rounded(self) -> str:
+        """What travels in fewer bits than it has, in words."""
+        return resolve(self.settings).rounded
+
+    @property
     def round_seconds(self) -> float:
         """Estimated seconds of a round in process."""
         return self.seconds * self.settings.sampled / self.jobs

@@ -171,6 +171,8 @@ class Guaranteed(OwnLoop):
                 "step.max-factor": 1.0,
                 "step.grow-every": 1,
                 "step.on-stationary": "stay",
+                "messages.row": 32,
+                "messages.step": 32,  # they are the strategy's own
             }
         )
         self._demand, self._listeners = float(demand), tuple(listeners)

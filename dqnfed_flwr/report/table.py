@@ -203,6 +203,7 @@ def run_table(title: str, found: DryRun, where: str, line: Line | None = None) -
             **data_lines(found),
             "method": f"{settings.title}, step rule {found.step_rule}",
             **({"the server sees": seen} if (seen := _seen(found)) else {}),
+            **({"messages": rounded} if (rounded := found.rounded) else {}),
             "rounds": str(settings.rounds),
             "bytes of a client in a round": f"{human_bytes(found.bytes_up)} up, {human_bytes(found.bytes_down)} down",
             "bytes of a round without a miss": f"{_round_bytes(found)} (up, down)",

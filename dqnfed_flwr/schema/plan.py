@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from dqnfed_flwr.schema.group import Group
+from dqnfed_flwr.schema.groups import SHORT_ROW, SHORT_STEP, WHOLE
 from dqnfed_flwr.schema.run import G, RunSettings
 from dqnfed_flwr.schema.work import GRADIENT, LBFGS, SGD, WorkProfile
 
@@ -105,6 +106,10 @@ class Profile:
 
     def follows_passes(self, run: RunPlan) -> bool:
         """Whether the local passes that are asked for decide what its clients do, though its own work has none."""
+        return False
+
+    def shortens(self, run: RunPlan) -> bool:
+        """Whether its messages are short unless the settings say otherwise: where that was seen to cost nothing."""
         return False
 
     def anchor(self, run: RunPlan) -> AnchorChoice | None:
@@ -248,6 +253,53 @@ class RunPlan:
         curvature = self.settings.curvature
         recomputed = curvature.kind == "secant" and curvature.previous == "recomputed"
         return any(work.wants_step for work in self.works) or (recomputed and self.reads_curvature)
+
+    @property
+    def row_bits(self) -> int:
+        """Bits a value in which clients send the vectors of their replies; masked ones send words of a sum."""
+        if self.masked:
+            return WHOLE
+        found = self.settings.messages.row
+        return found if isinstance(found, int) else SHORT_ROW if self._shortens else WHOLE
+
+    @property
+    def sum_bits(self) -> int:
+        """Bits a word of the sum of masked clients."""
+        found = self.settings.messages.row
+        return found if isinstance(found, int) else WHOLE
+
+    @property
+    def step_bits(self) -> int:
+        """Bits a value of the server's step; `WHOLE` where clients are sent models."""
+        found = self.settings.messages.step
+        if isinstance(found, int):
+            return found
+        return SHORT_STEP if self._shortens and not any(self.model_needed()) else WHOLE
+
+    @property
+    def rounded(self) -> str:
+        """What travels in fewer bits than it has, in words; empty where nothing does."""
+        bits = {"rows": self.row_bits, "sums": self.sum_bits if self.masked else WHOLE, "steps": self.step_bits}
+        return ", ".join(f"{what} in {found} bits a value" for what, found in bits.items() if found < WHOLE)
+
+    @cached_property
+    def _shortens(self) -> bool:
+        """Whether `auto` is short: not where rows are to stay on a device, as they are rounded on the host."""
+        settings, stays = self.settings, self.settings.rows.device == "device"
+        return settings.dtype == "float32" and not (self.masked or stays) and self.method.shortens(self)
+
+    def model_needed(self) -> Iterator[str]:
+        """Why steps cannot be sent in place of models, each with what to do."""
+        settings = self.settings
+        if self.works_on_line:
+            yield (
+                f" with method {self.method.name!r} and curvature {settings.curvature.kind!r}, whose clients train by "
+                "the step that led to a model, and are told of it with the whole model alone; use 32"
+            )
+        if settings.rows.device == "device":
+            yield " with rows.device 'device', but steps are rounded on the host; use rows.device auto or host"
+        if settings.attack.kind == "random":
+            yield ", but attack.kind 'random' is made of the model that is sent; use 32, or another attack"
 
     @cached_property
     def differentiates_twice(self) -> bool:

@@ -9,7 +9,6 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from dqnfed_flwr.schema.group import Group, setting
 from dqnfed_flwr.schema.groups import (
-    WHOLE,
     AttackSettings,
     CurvatureSettings,
     GuaranteeSettings,
@@ -135,11 +134,6 @@ class RunSettings(Group):
     def sampled(self) -> int:
         """Clients asked in a round."""
         return sampled_of(self.clients, self.participation)
-
-    @property
-    def row_bits(self) -> int:
-        """Bits a value in which clients send the vectors of their replies; `messages.row` of masked ones is of sums."""
-        return self.messages.row if self.privacy.mode == "open" else WHOLE
 
 
 def sampled_of(clients: int, participation: float) -> int:

@@ -156,7 +156,7 @@ def max_fall_of(settings: RunSettings) -> Callable[[int], float]:
 
 
 def _build(run: RunPlan) -> Probed:
-    sent_anyway = run.settings.messages.step < WHOLE
+    sent_anyway = run.step_bits < WHOLE
     settings = run.settings.step
     if run.private:  # every loss costs budget: two an exchange, and none for halves
         settings = settings.model_copy(update={"halvings": 0})

@@ -82,7 +82,7 @@ class MaskedClients(OwnClients):
                 self._lost = max(int(self._noted.read_text()) - self._state.exchange, 0)
             except ValueError as error:
                 raise damaged(self._noted, error) from error
-        self._group = MaskedGroup(self._registry, self._grid, self._settings)
+        self._group = MaskedGroup(self._registry, self._grid, self._run)
         self._group.agree(self._state.cost)
 
     @property

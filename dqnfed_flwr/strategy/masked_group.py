@@ -19,6 +19,7 @@ from dqnfed_flwr.masked import MOST, PEERS, SHORT
 from dqnfed_flwr.masked.member import spread_of
 from dqnfed_flwr.masked.secrets import BOX, KEY, SIGNATURE
 from dqnfed_flwr.masked.sums import most, opened, too_few, unit_for
+from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.schema.run import RunSettings
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from dqnfed_flwr.strategy.exchange import send_and_receive
@@ -35,12 +36,12 @@ LONGEST_WORDS = 500
 class MaskedGroup:
     """The members in `registry` as those who share secrets, reached over `grid` within a deadline a question.
 
-    A sum is asked for again as often as the `settings` say, in words of as many bits as they say.
+    A sum is asked for again as often as the settings of the `run` say, in words of as many bits as they say.
     """
 
-    def __init__(self, registry: ClientRegistry, grid: Grid, settings: RunSettings) -> None:
-        self._registry, self._grid, self._settings = registry, grid, settings
-        self._bits = settings.messages.row
+    def __init__(self, registry: ClientRegistry, grid: Grid, run: RunPlan) -> None:
+        self._registry, self._grid, self._settings = registry, grid, run.settings
+        self._bits = run.sum_bits
 
     def agree(self, cost: Cost) -> None:
         """Have the members agree with each other, unless they have; what it takes is added to `cost`.

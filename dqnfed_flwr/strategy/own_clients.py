@@ -172,7 +172,7 @@ class OwnClients:
 
     def adopt(self, step: Tensor) -> Tensor:
         """The step as it is sent."""
-        return step if self._short is None else self._short.adopt(step, self._state.exchange)
+        return step if self._short is None else self._short.adopt(step, self._state.round)
 
     def place(self, pending: PendingStep, ladder: Ladder) -> None:
         """Make theta - factor * step the candidate.
@@ -270,7 +270,7 @@ class _OwnReplies(Receiver):
         """What the method asks of the client in this round."""
         extras = self._method.extras_of(schedule.round, client, self._dim)
         row = sketch_size(self._dim) if self._run.masked else self._dim
-        return ReplyForm(row, self._buffers, extras, self._figure, self._floor, self._settings.row_bits)
+        return ReplyForm(row, self._buffers, extras, self._figure, self._floor, self._run.row_bits)
 
     def samples(self, client: int, reply: ClientReply) -> int:
         """As its node registered."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from logging import INFO
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
+from flwr.common.logger import log
 from flwr.serverapp import Grid
 from torch import Tensor
 
@@ -47,9 +49,11 @@ def rows_device(run: RunPlan, method: Method, dim: int, grid: Grid) -> torch.dev
     `ConfigError` where a device is asked for, and clients do not share this process or it has no float64.
     """
     wanted, size = run.settings.rows.device, torch.finfo(getattr(torch, run.settings.dtype)).bits // 8
-    if wanted == "auto" and (run.masked or run.settings.messages.step < WHOLE):  # sums and steps are made on the host
-        return None
     device = grid.clients_device() if wanted != "host" and isinstance(grid, OneDevice) else None
+    if wanted == "auto" and (run.masked or run.step_bits < WHOLE):  # sums and steps are made on the host
+        if device is not None and device.type == "cuda" and not run.masked:
+            log(INFO, "Short messages are made on the host; rows.device=device keeps rows on the card, and them whole")
+        return None
     if wanted == "device":
         if device is None or device.type == "mps":
             why = "the clients are not in this process" if device is None else "MPS has no float64"
@@ -68,7 +72,7 @@ def rows_for(
     if run.masked:
         size, references = sketch_size(theta.numel()), method.reference_rows
         slack = SKETCHED_SLACK / math.sqrt(size) if size < theta.numel() else EXACT_SLACK
-        if run.settings.messages.row < WHOLE:
+        if run.sum_bits < WHOLE:
             slack += rounding_slack(theta.numel(), run.settings.sampled)
         return SketchedRows(run.settings.sampled + references, size, references, model=theta, slack=slack)
     return RowSet(

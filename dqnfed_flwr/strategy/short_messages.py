@@ -25,7 +25,7 @@ from torch import Tensor
 from dqnfed_flwr import wire
 from dqnfed_flwr.linalg.sweeps import squared_norm
 from dqnfed_flwr.params import digest
-from dqnfed_flwr.schema.run import RunSettings
+from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.strategy.collect import Collected
 from dqnfed_flwr.strategy.schedule import Schedule
 from dqnfed_flwr.strategy.state import RunState
@@ -64,10 +64,10 @@ class Line:
 
 
 class ShortMessages:
-    """The steps of a run as they are sent, and who has which; `settings` say in how many bits a value, below 32."""
+    """The steps of a run as they are sent, and who has which; the `run` says in how many bits a value, below 32."""
 
-    def __init__(self, settings: RunSettings) -> None:
-        self._seed, self._bits = settings.seed, settings.messages.step
+    def __init__(self, run: RunPlan) -> None:
+        self._seed, self._bits = run.settings.seed, run.step_bits
         self._codec = KINDS["step"].codecs[self._bits]
         self._left: Tensor | None = None  # e
         self._rest: Tensor | None = None  # e, if the pending step is taken
@@ -79,14 +79,14 @@ class ShortMessages:
         self._told: dict[int, tuple[int, Holder]] = {}  # of the last exchange, with its node, by client
         self._digests: list[tuple[Tensor, int]] = []
 
-    def adopt(self, step: Tensor, exchange: int) -> Tensor:
-        """The step c [D] that is sent in place of `step`, drawn after this exchange; a step of zeros is itself."""
+    def adopt(self, step: Tensor, number: int) -> Tensor:
+        """The step c [D] that is sent in place of `step` in the round `number`; a step of zeros is itself."""
         length = squared_norm(step.numpy())
         if not 0 < length < torch.inf:
             return step
         left = self._left
         aimed = step if left is None or squared_norm(left.numpy()) > length else step + left
-        draws = np.random.default_rng((self._seed, exchange, 0, _ROUNDING))
+        draws = np.random.default_rng((self._seed, number, 0, _ROUNDING))
         self._parts, self._path = self._codec.pack(aimed.numpy(), draws), ()
         adopted = torch.from_numpy(self._codec.unpack(self._parts, tuple(aimed.shape))).to(step.dtype)
         self._rest = aimed - adopted

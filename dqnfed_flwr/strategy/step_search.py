@@ -217,7 +217,7 @@ class StepSearch:
             log(INFO, _why_held_out(pending))
             return
         self._state.status = "pareto-stationary" if found.stationary else "line-search-failed"
-        log(WARNING, _why_no_step(pending, found) + OF_ROUNDED * (self._settings.row_bits < WHOLE))
+        log(WARNING, _why_no_step(pending, found) + OF_ROUNDED * (self._run.row_bits < WHOLE))
 
     def _answers_repeat(self, pending: PendingStep) -> bool:
         """Whether judges would say the same of the same step in another round: by their training losses alone."""
@@ -235,7 +235,7 @@ class StepSearch:
         It does where clients may lie, and where rounding is drawn anew.
         """
         liars = self._run.rule.judged_by == "test" and self._settings.guarantee.liars(len(pending.asked))
-        differs = liars or min(self._settings.messages.row, self._settings.messages.step) < WHOLE
+        differs = liars or min(self._run.row_bits, self._run.sum_bits, self._run.step_bits) < WHOLE
         return not pending.scale.contested and self._state.unmoved >= (UNMOVED_ROUNDS if differs else 1)
 
     def _relax(self, pending: PendingStep, mean_row: Tensor) -> None:

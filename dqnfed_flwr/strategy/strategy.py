@@ -161,7 +161,7 @@ class GradientStrategy(OwnLoop):
     ) -> Outcome:
         """Start or resume the run and bring it to its end; the figures of its rounds go into `result`."""
         patience = Patience(self._listeners)
-        short = None if self.settings.messages.step == WHOLE else ShortMessages(self.settings)
+        short = None if self._plan.step_bits == WHOLE else ShortMessages(self._plan)
         parts: dict[str, Memory] = {"method": self._method, **({} if short is None else {"messages": short})}
         checkpointer = Checkpointer(self.settings, parts, self._rule, grid=grid, patience=patience)
         provenance = replace(self.provenance, frozen=self._registry.form.frozen or None)

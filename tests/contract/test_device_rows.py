@@ -18,9 +18,9 @@ from dqnfed_flwr.linalg.row_store import DeviceRows
 from dqnfed_flwr.strategy import strategy
 from tests.contract.test_checkpoints import RUNS
 from tests.helpers.card import DEVICE, Card, OnCard
-from tests.helpers.runs import TINY
+from tests.helpers.runs import TINY, WHOLE
 
-SHORT: Mapping[str, Any] = {**TINY, "clients": 4, "participation": 0.5, "rounds": 4, "local.batch-size": 16}
+SHORT: Mapping[str, Any] = {**TINY, **WHOLE, "clients": 4, "participation": 0.5, "rounds": 4, "local.batch-size": 16}
 RESUMED = ("dqn-fed", "momentum", "server-lbfgs", "fedadam", "fedavgm", "fednl", "relaxing", "buffers")
 
 

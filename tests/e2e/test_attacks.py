@@ -31,6 +31,8 @@ BASE: dict[str, Any] = {
     "local.threads": 1,
     "checkpoint-every": 0,
     "evaluate-every": 0,
+    "messages.row": 32,
+    "messages.step": 32,
 }
 QUICK: dict[str, Any] = {**BASE, "rounds": 12, "model": "logistic"}  # all samples: the margin is some of the tested
 WHOLE: dict[str, Any] = {**BASE, "rounds": 40}

@@ -58,5 +58,5 @@ def test_two_runs_of_one_seed_are_one(digits: RunResult) -> None:
 
 def test_a_model_that_begins_at_zero_trains_as_well() -> None:
     result = run({"rounds": 8, "local.threads": 1, "model": "tests.helpers.models:zeros"})
-    assert result.improved_ratio == [1.0] * 8
+    assert all(event.moved and not event.harmed for event in result.events)
     assert np.mean(result.events[-1].losses_after) < np.mean(result.events[0].losses_before)

@@ -296,12 +296,12 @@ def test_files_hold_what_their_page_says(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_holds_what_the_next_exchange_needs(tmp_path: Path) -> None:
-    """This model has no buffers, and its clients need no last step."""
+    """This model has no buffers, and its clients hold the model."""
     stop_in_round_two(tmp_path)
     with np.load(tmp_path / "checkpoint.npz") as archive:
         record = json.loads(archive["record"].tobytes())
         found = {re.sub(r"/.*", "/*", name) for name in [*archive.files, *record["vectors"]]}
-    assert found == {"record", "theta", "candidate", "pending/*", "method/*", "clients/*", "best/*"}
+    assert found == {"record", "theta", "candidate", "pending/*", "method/*", "messages/*", "clients/*", "best/*"}
     assert set(record) == {
         *("format", "version", "settings", "fingerprint", "frozen", "commits", "arrays", "vectors"),
         *("round", "exchange", "status", "moves", "unmoved", "changed", "resting", "failures", "unusable", "dropped"),

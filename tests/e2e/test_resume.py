@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dqnfed_flwr.config import resolve
 from dqnfed_flwr.engine.result import RunResult, read_result
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import CheckpointError, ConfigError
@@ -103,7 +104,7 @@ LONGER: dict[str, dict[str, Any]] = {
 
 def figures(result: RunResult) -> list[str]:
     """Events without what the clock has to say."""
-    hidden = {"bytes_down": 0} if result.settings.messages.step < 32 else {}  # a resumed server sends the model
+    hidden = {"bytes_down": 0} if resolve(result.settings).step_bits < 32 else {}  # a resumed server sends the model
     return [changed(event, seconds={}, **hidden).to_json() for event in result.events]
 
 

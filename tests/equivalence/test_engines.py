@@ -12,7 +12,7 @@ from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.run_files import MODEL
 from dqnfed_flwr.telemetry.events import RoundEvent
-from tests.helpers.runs import TINY, changed
+from tests.helpers.runs import TINY, WHOLE, changed
 
 pytest.importorskip("ray", reason="Flower's simulation engine needs the extra `simulation`")
 
@@ -59,16 +59,14 @@ HELD_OUT: dict[str, Any] = {
 }
 
 
-SHORT: dict[str, Any] = {"messages.row": 4, "messages.step": 8, "rounds": 6, "curvature.kind": "none"}
-"""Flower's actors hand a client's memory to each other."""
 MASKED: dict[str, Any] = {"privacy.mode": "masked", "clients": 4, "dqn-fed.anchor": "auto", "curvature.kind": "none"}
 MASKED_SHORT: dict[str, Any] = {**MASKED, "messages.row": 16, "messages.step": 8}
 
 
 @pytest.mark.parametrize(
     "more",
-    [{}, SHORT, *(pytest.param(each, marks=pytest.mark.slow) for each in (HELD_OUT, MASKED, MASKED_SHORT))],
-    ids=["training", "short messages", "held-out", "masked", "masked, short messages"],
+    [{}, *(pytest.param(each, marks=pytest.mark.slow) for each in (WHOLE, HELD_OUT, MASKED, MASKED_SHORT))],
+    ids=["training", "whole messages", "held-out", "masked", "masked, short messages"],
 )
 def test_flowers_simulation_gives_the_bits_of_the_in_process_engine(tmp_path: Path, more: dict[str, Any]) -> None:
     listener, settings = Rounds(), {**SETTINGS, **more}

@@ -19,7 +19,7 @@ from dqnfed_flwr.strategy.step_search import UNMOVED_ROUNDS
 from dqnfed_flwr.types import ClientTask, FloatArray, on_host
 from dqnfed_flwr.wire.codecs import KINDS, MODEL, VECTORS, Array
 from tests.helpers.grids import ShuffledGrid
-from tests.helpers.runs import TINY, Stop, StopAfter, changed
+from tests.helpers.runs import TINY, WHOLE, Stop, StopAfter, changed
 from tests.helpers.short_runs import Watched, honest, reasons, watched
 
 INT8: dict[str, Any] = {"messages.row": 8, "messages.step": 8}
@@ -33,7 +33,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "steps alone": {"messages.step": 8},
     "float64": {**INT8, "dtype": "float64"},
     "misses": {**INT8, **LARGE_STEPS},
-    "misses, no ladder": {**INT8, **LARGE_STEPS, "step.ladder": "after-miss", "step.halvings": 1},
+    "misses, no ladder": {**INT8, **LARGE_STEPS, "step.ladder": "after-miss", "step.halvings": 1, "seed": 1},
     "probe first": {**INT8, **LARGE_STEPS, "step.probe-first": True},
     "window": {**INT4, "guarantee.window": 3},
     "rows in a file": {**INT8, "rows.memory": 0},
@@ -63,6 +63,19 @@ def test_every_client_computes_at_the_servers_model_to_the_bit(name: str, monkey
     assert sum("theta" not in sizes for sizes in later) > len(later) / 2
     if name.startswith("misses"):
         assert max(map(len, found.paths)) > 1  # a candidate that was reached from another
+
+
+def test_who_is_shown_another_model_goes_on_from_the_one_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the clients are drawn; the others confirm models, and the run goes back to confirmed ones."""
+    confirmed = {"clients": 6, "participation": 0.5, "guarantee.confirm": 2, "rounds": 20, "guarantee.entitlement": "0"}
+    found = watched(monkeypatch, {**INT8, **confirmed})
+    assert found.shown
+    assert all(found.shown)
+    assert all(all(same) for same in found.computed.values())
+    assert "lost-model" not in reasons(found.result)
+    assert "withdrawn" in {event.status for event in found.result.events}
+    assert found.result.confirmed is not None
+    assert found.result.confirmed.round > 0
 
 
 @pytest.mark.parametrize("name", ["int8", "int4", "misses", "samples", "second row", "liars"])
@@ -239,7 +252,7 @@ def test_a_client_whose_codes_are_none_costs_itself(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("short", [INT8, INT4], ids=["int8", "int4"])
 def test_the_loss_is_near_that_of_whole_messages_and_nobody_is_harmed(short: dict[str, Any]) -> None:
     settings = {"data": "digits", "clients": 6, "rounds": 20, "local.threads": 1, "guarantee.entitlement": "0"}
-    whole, found = run(settings), run({**settings, **short})
+    whole, found = (run({**settings, **bits}) for bits in (WHOLE, short))
     for event in found.events:
         known = [k for k, loss in enumerate(event.losses_after) if not math.isnan(loss)]
         before, after = (np.array([losses[k] for k in known]) for losses in (event.losses_before, event.losses_after))
@@ -297,7 +310,7 @@ def test_a_checkpoint_is_without_the_models_of_clients(tmp_path: Path) -> None:
 
 
 def test_whole_messages_are_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: Watched = watched(monkeypatch, {"rounds": 2})
+    found: Watched = watched(monkeypatch, {**WHOLE, "rounds": 2})
     assert {key for exchange in found.sent.values() for sizes in exchange.values() for key in sizes} == {
         "theta",
         "step",

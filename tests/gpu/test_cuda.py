@@ -23,12 +23,13 @@ from dqnfed_flwr.engine.run import run_in_process
 from dqnfed_flwr.linalg.row_store import RowMemory
 from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.models import build_model
+from tests.helpers.runs import WHOLE
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-SMALL: Mapping[str, Any] = {"device": "cuda", "model": "cnn", "clients": 4, "rounds": 3, "split.samples": 400}
+SMALL: Mapping[str, Any] = {"device": "cuda", "model": "cnn", "clients": 4, "rounds": 3, "split.samples": 400, **WHOLE}
 SHAPE = (3, 32, 32)
 
 
@@ -51,8 +52,9 @@ def test_the_same_bits_twice(more: dict[str, Any]) -> None:
 def test_adapters_in_a_transformer_have_the_same_bits_in_turns_and_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fused attention would add up gradients in any order."""
     monkeypatch.setenv(gpu.SIZE, "medium")
-    settings = {"device": "cuda", "clients": 4, "rounds": 3, "task": "benchmarks.gpu:Characters", "local.threads": 1}
-    one, again, together = (run_in_process(Settings.from_mapping(settings), jobs=jobs) for jobs in (1, 1, 4))
+    settings = {**WHOLE, "device": "cuda", "clients": 4, "rounds": 3, "task": "benchmarks.gpu:Characters"}
+    runs = [run_in_process(Settings.from_mapping({**settings, "local.threads": 1}), jobs=jobs) for jobs in (1, 1, 4)]
+    one, again, together = runs
     assert np.array_equal(one.theta, again.theta)
     assert np.array_equal(one.theta, together.theta)
 

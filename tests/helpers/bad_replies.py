@@ -37,6 +37,8 @@ def vector(change: Callable[[NDArray[np.float64]], NDArray[Any] | FlowerArray], 
 
     def meddle(reply: Message) -> Message:
         vectors = reply.content.array_records[VECTORS]
+        if any(name.startswith("gradient.") for name in vectors):
+            raise ValueError("only whole rows are meddled with: set messages.row to 32")
         if "gradient" in vectors:
             changed = change(vectors["gradient"].numpy().astype(np.float64))
             vectors[key] = changed if isinstance(changed, FlowerArray) else FlowerArray(changed)

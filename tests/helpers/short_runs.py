@@ -18,6 +18,8 @@ from dqnfed_flwr.engine.adversary import with_hostile
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.server_run import serve
+from dqnfed_flwr.strategy.beside import BesideRounds
+from dqnfed_flwr.strategy.confirmation import KnownModel
 from dqnfed_flwr.strategy.own_clients import OwnClients
 from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray
 from dqnfed_flwr.wire.codecs import MODEL, TASK, size
@@ -31,12 +33,14 @@ class Watched:
     """What a run said and did.
 
     `sent` are the bytes of arrays by exchange and client and their key, `computed` whether each client's model had the
-    bits of the server's candidate, by exchange; `up`, `down` are bytes of the messages.
+    bits of the server's candidate, by exchange, `shown` whether it had those of the proposal, where clients were asked
+    to confirm one; `up`, `down` are bytes of the messages.
     """
 
     result: RunResult
     sent: dict[int, dict[int, dict[str, int]]] = field(default_factory=dict)
     computed: dict[int, list[bool]] = field(default_factory=dict)
+    shown: list[bool] = field(default_factory=list)
     paths: list[tuple[float, ...]] = field(default_factory=list)
     up: int = 0
     down: int = 0
@@ -56,15 +60,23 @@ def watched(
     """Run `TINY` with `more` settings, where clients answer as `answers` says; a `grid` of its own may carry it."""
     settings = Settings.from_mapping({**TINY, **more})
     found = Watched(cast(RunResult, None))
-    candidate: list[FloatArray] = []
-    contents, work = OwnClients._contents, DQNFedClient.work
+    candidate, proposal = list[FloatArray](), list[FloatArray]()
+    contents, send, work = OwnClients._contents, BesideRounds._send, DQNFedClient.work
 
     def noted(side: OwnClients, schedule: Any) -> Any:
         candidate[:] = [side._state.candidate.numpy().copy()]
         return contents(side, schedule)
 
+    def beside(beside: BesideRounds, known: Any, shown: KnownModel, *rest: Any, **named: Any) -> None:
+        proposal.append(shown.theta.numpy())
+        send(beside, known, shown, *rest, **named)
+        proposal.clear()
+
     def at(client: DQNFedClient, task: ClientTask, theta: FloatArray, *rest: Any, **named: Any) -> ClientReply:
-        found.computed.setdefault(task.exchange, []).append(theta.tobytes() == candidate[0].tobytes())
+        if proposal:
+            found.shown.append(theta.tobytes() == proposal[0].tobytes())
+        else:
+            found.computed.setdefault(task.exchange, []).append(theta.tobytes() == candidate[0].tobytes())
         return work(client, task, theta, *rest, **named)
 
     def answer(message: Message, context: Context) -> Message:
@@ -80,6 +92,7 @@ def watched(
         return reply
 
     monkeypatch.setattr(OwnClients, "_contents", noted)
+    monkeypatch.setattr(BesideRounds, "_send", beside)
     monkeypatch.setattr(DQNFedClient, "work", at)
     make = grid or (lambda app, settings: InProcessGrid(app, settings.clients, settings.flat()))
     found.result = serve(make(with_hostile(cast(ClientApp, answer), settings), settings), settings)

@@ -56,6 +56,10 @@ class _DqnFed(Profile):
         """Where it is left to local passes what the anchor is."""
         return anchored(run) and choose_anchor(run, passes=True) != choose_anchor(run, passes=False)
 
+    def shortens(self, run: RunPlan) -> bool:
+        """Where the anchored step is tested; docs/scale.md has the runs."""
+        return anchored(run) and run.rule.judged_by == "test"
+
     def anchor(self, run: RunPlan) -> AnchorChoice | None:
         if not anchored(run):
             return None

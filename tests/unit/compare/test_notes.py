@@ -132,6 +132,17 @@ def test_a_row_with_one_gradient_is_named_with_the_methods_reason() -> None:
     ]
 
 
+def test_it_is_said_whose_messages_are_rounded() -> None:
+    notes = terms_notes([entry("dqn-fed"), entry("fedsgd", messages__row=16)])
+    assert notes[-2:] == [
+        "DQN-Fed: rows in 8 bits a value, steps in 4 bits a value.",
+        "FedSGD: rows in 16 bits a value.",
+    ]
+    (note,) = terms_notes([entry("dqn-fed", privacy__mode="masked", messages__row=16), entry("fedsgd")])
+    assert note == "DQN-Fed: sums in 16 bits a value, where the other rows send all as it is."
+    assert terms_notes([entry(method, messages__row=8, messages__step=8) for method in ("mgda", "fedsgd")]) == []
+
+
 def test_what_a_row_was_given_is_its_own_reason() -> None:
     (gradient,) = terms_notes([entry("fedavg"), entry("afl", local__work="gradient")])
     assert gradient.startswith("AFL: one gradient of all samples a round")
@@ -165,6 +176,7 @@ def test_the_notes_stand_below_the_table() -> None:
         replace(row, records=(make_record(row.spec, 0, (0.5, 0.7), settings=settings_of(row.spec.method, clients=2)),))
         for row in made.rows
     ]
-    (note,) = footnotes(replace(made, rows=rows))
+    note, messages = footnotes(replace(made, rows=rows))
     assert note.startswith("DQN-Fed: one gradient of all samples and 1 epoch of SGD in batches of 32 a round")
+    assert messages.startswith("DQN-Fed: rows in 8 bits a value")
     assert note in tables(replace(made, rows=rows))[0].notes

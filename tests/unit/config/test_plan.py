@@ -68,3 +68,28 @@ def test_methods_that_are_named_and_are_none_are_refused_by_their_key(given: dic
 def test_settings_that_were_not_checked_are_refused_where_they_are_resolved() -> None:
     with pytest.raises(ConfigError, match="step-rule: found 'none'; allowed: auto, "):
         resolve(Settings.unchecked({"step-rule": "none"}))
+
+
+@pytest.mark.parametrize(
+    ("given", "rows", "steps"),
+    [
+        ({}, 8, 4),
+        ({"participation": 0.3, "dqn-fed.anchor": "fedavg"}, 8, 4),
+        ({"messages.row": 16}, 16, 4),
+        ({"messages.step": 32}, 8, 32),
+        ({"dqn-fed.anchor": "fednew"}, 8, 32),
+        ({"attack.kind": "random"}, 8, 32),
+        ({"rows.device": "device"}, 32, 32),
+        ({"dtype": "float64"}, 32, 32),
+        ({"dqn-fed.form": "one-sided"}, 32, 32),
+        ({"step-rule": "newton"}, 32, 32),
+        ({"privacy.mode": "masked"}, 32, 32),
+        ({"method": "fedavg"}, 32, 32),
+        ({"method": "fedcorr", "rounds": 100}, 32, 32),
+    ],
+)
+def test_messages_are_short_where_that_was_seen_to_cost_nothing(
+    given: dict[str, Scalar], rows: int, steps: int
+) -> None:
+    run = resolve(Settings.from_mapping(given))
+    assert (run.row_bits, run.step_bits, run.sum_bits) == (rows, steps, given.get("messages.row", 32))

@@ -6,7 +6,7 @@ import pytest
 from dqnfed_flwr.config import KNOWN, Scalar, Settings, without_effect
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.schema.group import always
-from tests.helpers.runs import TINY
+from tests.helpers.runs import TINY, WHOLE
 
 OTHER: dict[str, Scalar] = {
     "local.epochs": 2,
@@ -215,7 +215,7 @@ def test_keys_that_only_count_where_others_ask_for_them(mapping: dict[str, Scala
         ({"rounds": 30}, "guarantee.entitlement"),
         ({"rounds": 20, "split.validation-fraction": 0.4}, "step.judge"),
         (
-            {"rounds": 20, "split.validation-fraction": 0.4, "step.judge": "both", "noise.kind": "pair"},
+            {**WHOLE, "rounds": 20, "split.validation-fraction": 0.4, "step.judge": "both", "noise.kind": "pair"},
             "guarantee.held-out-level",
         ),
         ({"participation": 0.34, "rounds": 12}, "dqn-fed.absent-rounds"),

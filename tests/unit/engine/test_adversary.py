@@ -22,7 +22,7 @@ from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.engine.run_folder import settings_of_run
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.types import ClientTask
-from tests.helpers.runs import TINY
+from tests.helpers.runs import TINY, WHOLE
 
 DIM = 650  # logistic on digits: 64 x 10 + 10
 BASE: dict[str, Any] = {
@@ -32,6 +32,7 @@ BASE: dict[str, Any] = {
     "rounds": 6,
     "local.threads": 1,
     "attack.clients": "1,4",
+    **WHOLE,
 }
 
 

@@ -16,6 +16,7 @@ from dqnfed_flwr.steps.probed import LARGE, Probed
 from dqnfed_flwr.types import Probe
 from tests.helpers.attacks import sign_flip
 from tests.helpers.quadratics import Federation, spread_out, start_at, strategy
+from tests.helpers.runs import WHOLE
 
 CLIENTS, BAD = 6, 3
 
@@ -55,7 +56,9 @@ def test_a_step_that_is_sent_anyway_is_asked_for_its_rungs_however_large_the_mod
 
 
 def test_every_loss_falls_for_less_traffic() -> None:
+    """Whole messages: a short step is sent with each candidate anyway."""
     digits = {
+        **WHOLE,
         "data": "digits",
         "model": "logistic",
         "clients": 5,

@@ -345,7 +345,6 @@ def test_those_that_are_not_drawn_confirm_too() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"messages.step": 4}, "messages.step: found 4 with guarantee.confirm"),
         ({"guarantee.tolerate": 1}, "guarantee.tolerate: found 1"),
         ({"step.judge": "held-out", "split.validation-fraction": 0.2}, "step.judge: found 'held-out'"),
         ({"early-stopping": 3, "split.validation-fraction": 0.2}, "early-stopping: found 3"),

@@ -29,7 +29,7 @@ from dqnfed_flwr.wire.codecs import Array, encode_lost
 from dqnfed_flwr.wire.masked import ASK, NAMED, REFUSED, SUMMAND, decode_masked, encode_masked
 from dqnfed_flwr.wire.task import read_task
 from tests.helpers.masked import key_of
-from tests.helpers.runs import TINY, Stop, StopAfter, changed
+from tests.helpers.runs import TINY, WHOLE, Stop, StopAfter, changed
 
 MASKED: dict[str, Any] = {
     **TINY,
@@ -40,7 +40,7 @@ MASKED: dict[str, Any] = {
     "privacy.min-samples": 100,
 }
 SHORT: dict[str, Any] = {"messages.row": 16, "messages.step": 8}
-OPEN = {**MASKED, "privacy.mode": "open", "dqn-fed.anchor": "momentum", "dqn-fed.anchor-work": "gradient"}
+OPEN = {**MASKED, **WHOLE, "privacy.mode": "open", "dqn-fed.anchor": "momentum", "dqn-fed.anchor-work": "gradient"}
 Meddle = Callable[[Message, Message, int], Message]
 """Makes a reply of an honest one, the question and the number of the client."""
 
@@ -116,7 +116,7 @@ def test_bits_depend_neither_on_the_order_of_replies_nor_on_threads(more: dict[s
 def test_server_is_sent_turned_sketches_and_masked_words_alone() -> None:
     clients, opened = Meddled(), Meddled()
     served(clients=clients)
-    served({"privacy.mode": "open"}, opened)
+    served({"privacy.mode": "open", **WHOLE}, opened)
     sent, plain = vectors_of(clients), vectors_of(opened)
     assert {key for vectors in sent for key in vectors} == {"gradient", SUMMAND}
     rows, grads = (np.array([each["gradient"] for each in found if "gradient" in each][:5]) for found in (sent, plain))

@@ -20,7 +20,7 @@ from dqnfed_flwr.methods._base import make_method
 from dqnfed_flwr.strategy.row_place import rows_device
 from dqnfed_flwr.types import ClientReply, ClientTask, on_host
 from dqnfed_flwr.wire.codecs import Array
-from tests.helpers.runs import TINY
+from tests.helpers.runs import TINY, WHOLE
 
 CARD = torch.device("cuda", 0)
 DIM = 1000
@@ -114,7 +114,7 @@ def test_the_host_has_one_copy_of_a_vector_of_a_device() -> None:
 
 @pytest.mark.parametrize("more", [{}, {"attack.kind": "random", "attack.share": 0.3, "guarantee.tolerate": 1}])
 def test_a_run_has_the_same_bits_with_any_number_of_clients_at_a_time(more: dict[str, Any]) -> None:
-    settings = {**TINY, "clients": 6, "rounds": 4, "rows.device": "device", **more}
+    settings = {**TINY, "clients": 6, "rounds": 4, "rows.device": "device", **WHOLE, **more}
     one, three = (run(settings, jobs=jobs) for jobs in (1, 3))
     host = run({**settings, "rows.device": "host"}, jobs=1)
     assert np.array_equal(one.theta, three.theta)

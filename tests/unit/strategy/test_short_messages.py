@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.strategy.short_messages import ShortMessages
 
 DIM = 700
 
 
 def short(bits: int = 4, seed: int = 0) -> ShortMessages:
-    return ShortMessages(Settings.from_mapping({"messages.step": bits, "seed": seed}))
+    return ShortMessages(resolve(Settings.from_mapping({"messages.step": bits, "seed": seed})))
 
 
 def drawn(seed: int, scale: float = 1.0, dtype: torch.dtype = torch.float32) -> Tensor:
