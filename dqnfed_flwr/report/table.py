@@ -137,6 +137,13 @@ def _without_figure(result: RunResult) -> str:
     return f"{len(clients)} ({listed(clients, NAMED)})" if clients else ""
 
 
+def _ended(result: RunResult) -> str:
+    """The status, with whose it is where the result is an earlier model, as that is the last one confirmed."""
+    model, of_a_model = result.confirmed, result.status.endswith(("-stationary", "-failed"))
+    newer = model is not None and any(event.moved for event in result.events[model.round :])
+    return f"{result.status}, of the newest model" if of_a_model and newer else str(result.status)
+
+
 def _per_round(result: RunResult) -> str:
     return f"{result.exchanges / len(result.events):.2f}" if result.events else UNKNOWN
 
@@ -169,7 +176,7 @@ ROWS: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
     ("heard of those asked, mean", _heard),
     ("overruled (clients)", _overruled),
     ("rounds", lambda result: str(len(result.events))),
-    ("ended", lambda result: result.status),
+    ("ended", _ended),
     ("exchanges a round", _per_round),
     ("bytes up, from clients", lambda result: human_bytes(result.bytes_up)),
     ("bytes down, to clients", lambda result: human_bytes(result.bytes_down)),

@@ -11,6 +11,7 @@ from dqnfed_flwr.compare.tables import tables
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.report.table import human_bytes, print_tables, summary_table
+from dqnfed_flwr.strategy.confirmation import Confirmed
 from dqnfed_flwr.telemetry.events import DroppedClient
 from tests.helpers.comparisons import make_comparison
 from tests.helpers.runs import changed, make_event, make_result
@@ -39,6 +40,14 @@ def test_table_says_what_the_server_of_a_masked_run_sees() -> None:
     masked = replace(plain, settings=Settings.from_mapping({**plain.settings.flat(), "privacy.mode": "masked"}))
     assert "the server sees" not in table_rows({"open": plain})
     assert table_rows({"masked": masked})["the server sees"] == ["inner products and sums (masked)"]
+
+
+def test_it_is_said_where_a_run_rested_at_a_newer_model_than_its_result() -> None:
+    rested = replace(make_result([make_event(1, None), make_event(2, None)]), status="pareto-stationary")
+    earlier, newest = (replace(rested, confirmed=Confirmed(number, [0, 1, 2, 3], [])) for number in (1, 2))
+    assert table_rows({"earlier": earlier})["ended"] == ["pareto-stationary, of the newest model"]
+    assert table_rows({"newest": newest, "plain": rested})["ended"] == ["pareto-stationary"] * 2
+    assert table_rows({"done": replace(earlier, status="finished")})["ended"] == ["finished"]
 
 
 def test_table_sets_runs_side_by_side() -> None:
