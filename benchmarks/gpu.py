@@ -63,6 +63,7 @@ BARS = (
 """Of a card alone."""
 SOUND = (Bar("same_bits", ">=", 1), Bar("tests_failed", "<=", 0))
 WHOLE: Mapping[str, Any] = {"messages.row": 32, "messages.step": 32}
+SHORT: Mapping[str, Any] = {"rows.device": "auto", "messages.row": 8, "messages.step": 4}
 FIXED: Mapping[str, Any] = {"dqn-fed.form": "one-sided", "step-rule": "fixed", "step.lr": RATE}
 FEDAVG: Mapping[str, Any] = {"method": "fedavg", "local.batch-size": 0, "local.epochs": 1}
 MILLIONS = 11_000_000
@@ -179,7 +180,7 @@ def workloads(folder: Path, clients: int, shared: Mapping[str, Any]) -> Iterator
     write_images(data, clients * sizes()["images"])
     images = {**shared, "data": str(data), "partition": "iid", "model": "cnn" if small else "resnet18-gn"}
     characters = {**shared, "task": "benchmarks.gpu:Characters", **FIXED}
-    resnet = {"resnet": FIXED, "resnet_fedavg": FEDAVG, "resnet_default": {}, "resnet_whole": WHOLE}
+    resnet = {"resnet": FIXED, "resnet_fedavg": FEDAVG, "resnet_default": {}, "resnet_short": SHORT}
     for name, settings in (*((name, {**images, **more}) for name, more in resnet.items()), ("lora", characters)):
         for suffix, autocast in (("", "none"), ("_bf16", "bf16")):
             yield name + suffix, Settings.from_mapping({**settings, "local.autocast": autocast})
@@ -199,7 +200,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     clients, rounds = given.clients or (2 if given.small else 10), given.rounds or (1 if given.small else 5)
     shared: dict[str, Any] = {
         **{"device": given.device, "clients": clients, "rounds": rounds + 2, "evaluate-every": 0},
-        **{"checkpoint-every": 0, "local.threads": 1, "rows.device": "device"},
+        **{"checkpoint-every": 0, "local.threads": 1, "rows.device": "device", **WHOLE},
     }
     with_flower = find_spec("ray") is not None and given.flower
     on_card = device.type == "cuda"

@@ -98,8 +98,12 @@ def _autocast_faults(run: RunPlan) -> Iterator[str]:
 
 def _message_faults(run: RunPlan) -> Iterator[str]:
     """Who needs a model that is not sent."""
-    if run.step_bits < WHOLE:
-        yield from (f"messages.step: found {run.step_bits}{why}" for why in run.model_needed())
+    if run.step_bits == WHOLE:
+        return
+    yield from (f"messages.step: found {run.step_bits}{why}" for why in run.model_needed())
+    if run.settings.rows.device == "device":
+        why = "which are rounded on the host; use rows.device auto or host, or messages.row 32 and messages.step 32"
+        yield f"rows.device: found 'device' with steps in {run.step_bits} bits a value, {why}"
 
 
 def _masked_faults(run: RunPlan) -> Iterator[str]:

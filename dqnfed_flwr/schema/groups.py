@@ -319,7 +319,7 @@ class RowsSettings(Group):
     device: Literal["auto", "host", "device"] = _machine(
         "auto",
         "the server's memory, or the device of clients that share its process, with model and steps; auto is the "
-        "device where that is a CUDA card and the rows take at most a quarter of it",
+        "device where that is a CUDA card, the rows take at most a quarter of it, and steps are whole",
         changes="details",
     )
 

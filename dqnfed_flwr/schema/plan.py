@@ -284,21 +284,19 @@ class RunPlan:
 
     @cached_property
     def _shortens(self) -> bool:
-        """Whether `auto` is short: not where rows are to stay on a device, as they are rounded on the host."""
-        settings, stays = self.settings, self.settings.rows.device == "device"
-        return settings.dtype == "float32" and not (self.masked or stays) and self.method.shortens(self)
+        """Whether `auto` is short."""
+        return self.settings.dtype == "float32" and not self.masked and self.method.shortens(self)
 
     def model_needed(self) -> Iterator[str]:
         """Why steps cannot be sent in place of models, each with what to do."""
-        settings = self.settings
         if self.works_on_line:
+            takers = [f"method {part.method.name!r}" for part in self.parts if part.work.wants_step]
+            what = takers[0] if takers else "curvature.kind 'secant' and curvature.previous 'recomputed'"
             yield (
-                f" with method {self.method.name!r} and curvature {settings.curvature.kind!r}, whose clients train by "
-                "the step that led to a model, and are told of it with the whole model alone; use 32"
+                f" with {what}, whose clients train by the step that led to a model, and are told of it with the whole "
+                "model alone; use 32"
             )
-        if settings.rows.device == "device":
-            yield " with rows.device 'device', but steps are rounded on the host; use rows.device auto or host"
-        if settings.attack.kind == "random":
+        if self.settings.attack.kind == "random":
             yield ", but attack.kind 'random' is made of the model that is sent; use 32, or another attack"
 
     @cached_property

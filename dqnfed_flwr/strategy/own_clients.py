@@ -25,7 +25,7 @@ from dqnfed_flwr.steps import Ladder
 from dqnfed_flwr.strategy.beside import BesideRounds
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from dqnfed_flwr.strategy.collect import Collected, Receiver, check_least
-from dqnfed_flwr.strategy.exchange import Repeats
+from dqnfed_flwr.strategy.exchange import Answer, Repeats
 from dqnfed_flwr.strategy.hearing import Hearing, say_if_tolerate_is_cut
 from dqnfed_flwr.strategy.row_place import PATIENCE, rows_for
 from dqnfed_flwr.strategy.schedule import (
@@ -210,7 +210,7 @@ class OwnClients:
             Message(contents[client], node, _message_type(schedule.tasks[client]), group_id=str(schedule.round))
             for node, client in nodes.items()
         ]
-        late = partial(self._beside.late, schedule)
+        late = partial(self._late, schedule)
         quorum = 1.0 if self._beside.together else self._settings.quorum
         found = exchange(self._grid, messages, schedule, nodes, self.stragglers, self._settings, late, quorum)
         collected = self._receiver.receive(found, schedule, self._rows, state.cost)
@@ -224,6 +224,17 @@ class OwnClients:
         if isinstance(self._grid, Repeats):
             state.cost.repeated_calls += self._grid.take_repeats()
         return collected
+
+    def _late(self, schedule: Schedule, client: int) -> Callable[[Answer], str]:
+        """What takes the reply of a client in if it comes late, which says what model it has, too."""
+        read, short = self._beside.late(schedule, client), self._short
+
+        def noted(answer: Answer) -> str:
+            if short is not None and answer.usable:
+                short.answered_late(client, lost=wire.LOST_MODEL in answer.content())
+            return read(answer)
+
+        return noted
 
     def _contents(self, schedule: Schedule) -> dict[int, RecordDict]:
         """What each client is sent with a schedule, by client."""

@@ -52,7 +52,7 @@ def rows_device(run: RunPlan, method: Method, dim: int, grid: Grid) -> torch.dev
     device = grid.clients_device() if wanted != "host" and isinstance(grid, OneDevice) else None
     if wanted == "auto" and (run.masked or run.step_bits < WHOLE):  # sums and steps are made on the host
         if device is not None and device.type == "cuda" and not run.masked:
-            log(INFO, "Short messages are made on the host; rows.device=device keeps rows on the card, and them whole")
+            log(INFO, "Short messages are made on the host; messages.row=32 and messages.step=32 keep rows on the card")
         return None
     if wanted == "device":
         if device is None or device.type == "mps":

@@ -22,7 +22,7 @@ from dqnfed_flwr.strategy.solve import solve
 from dqnfed_flwr.types import ClientTask
 from tests.helpers.grids import ShuffledGrid
 from tests.helpers.hearings import batch_of
-from tests.helpers.runs import TINY
+from tests.helpers.runs import TINY, WHOLE
 from tests.helpers.transport import TransportGrid
 
 PASSES: dict[str, Any] = {"local.batch-size": 16, "local.epochs": 2}
@@ -41,7 +41,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "float64": {"dtype": "float64", "dqn-fed.form": "one-sided"},
     "buffers": {"method": "fedavg", "model": "tests.helpers.models:norm_mlp", "local.batch-size": 16},
     "samples": {"clients": 6, "participation": 0.5, "dqn-fed.anchor": "momentum"},
-    "device": {"rows.device": "device", "curvature.kind": "secant", "dqn-fed.anchor": "server-lbfgs"},
+    "device": {**WHOLE, "rows.device": "device", "curvature.kind": "secant", "dqn-fed.anchor": "server-lbfgs"},
     "device, samples": {"rows.device": "device", "method": "fedavg", **PASSES, **HALF},
     "ditto": DITTO,
     "ditto with buffers": DITTO | BUFFERS,

@@ -271,6 +271,8 @@ def test_the_loss_is_near_that_of_whole_messages_and_nobody_is_harmed(short: dic
         ({"method": "fedmuon"}, "method 'fedmuon'"),
         ({"curvature.kind": "secant", "curvature.previous": "recomputed", "dqn-fed.anchor": "momentum"}, "'secant'"),
         ({"attack.kind": "random"}, "attack.kind 'random'"),
+        ({"dqn-fed.anchor": "fednew"}, "method 'fednew'"),
+        ({"rows.device": "device"}, "rows.device: found 'device' with steps in 8 bits a value"),
         ({"messages.step": 6}, "messages.step"),
         ({"messages.row": 2}, "messages.row"),
     ],

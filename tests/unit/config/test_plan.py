@@ -79,7 +79,7 @@ def test_settings_that_were_not_checked_are_refused_where_they_are_resolved() ->
         ({"messages.step": 32}, 8, 32),
         ({"dqn-fed.anchor": "fednew"}, 8, 32),
         ({"attack.kind": "random"}, 8, 32),
-        ({"rows.device": "device"}, 32, 32),
+        ({"rows.device": "host"}, 8, 4),
         ({"dtype": "float64"}, 32, 32),
         ({"dqn-fed.form": "one-sided"}, 32, 32),
         ({"step-rule": "newton"}, 32, 32),

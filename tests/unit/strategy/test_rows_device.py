@@ -80,7 +80,7 @@ def test_a_device_that_cannot_be_had_is_refused() -> None:
 
 @pytest.mark.parametrize("wanted", ["auto", "device"])
 def test_a_row_is_a_tensor_in_a_message_alone(wanted: str) -> None:
-    settings = Settings.from_mapping({**TINY, "rows.device": wanted})
+    settings = Settings.from_mapping({**TINY, **WHOLE, "rows.device": wanted})
     client, task = DQNFedClient(settings, 0, load_client(settings, 0)), ClientTask(1, 1)
     theta = torch.zeros(int(client.get_properties({})["dim"]))
     in_message, given = client.work(task, theta, lasting=True).row, client.work(task, theta).row

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
+from flwr.app import Context, Message, MessageType
+from flwr.clientapp import ClientApp
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from benchmarks._clock import Clock
+from benchmarks._queueing import QueueingGrid
+from client_app.app import app
 from dqnfed_flwr.config import Settings, resolve
+from dqnfed_flwr.engine.server_run import serve
 from dqnfed_flwr.strategy.short_messages import ShortMessages
+from dqnfed_flwr.wire.codecs import KINDS, MODEL
+from tests.helpers.runs import TINY
+from tests.helpers.short_runs import reasons
 
 DIM = 700
 
@@ -95,3 +104,23 @@ def test_a_checkpoint_brings_back_what_the_next_exchange_needs() -> None:
     for each in (messages, restored):
         each.round_over(moved=True)
     assert torch.equal(messages.adopt(drawn(3), 3), restored.adopt(drawn(3), 3))
+
+
+def test_a_node_that_is_always_late_is_sent_the_whole_model_once(clock: Clock) -> None:
+    settings = Settings.from_mapping({**TINY, "clients": 4, "rounds": 8, "quorum": 0.7, "deadline": 100.0})
+    sent = dict[int, list[bool]]()
+
+    def answer(message: Message, context: Context) -> Message:
+        if message.metadata.message_type != MessageType.QUERY:
+            arrays = message.content.array_records[MODEL]
+            sent.setdefault(message.metadata.dst_node_id, []).append(KINDS["model"].key in arrays)
+        return app(message, context)
+
+    grid = QueueingGrid(cast(ClientApp, answer), 4, clock, settings.flat())
+    for client, node in grid.nodes.items():
+        node.seconds = 1.6 if client == 3 else 1.0
+    result = serve(grid, settings)
+    assert reasons(result).get("late", []).count(3) > 2
+    assert "lost-model" not in reasons(result)
+    assert {sum(whole) for whole in sent.values()} == {1}
+    assert len(sent[grid.nodes[3].context.node_id]) > 3
