@@ -201,14 +201,12 @@ def card_of(result: RunResult, parameters: int, missing: Sequence[str] = ()) -> 
 
 
 def _training(result: RunResult) -> str:
-    settings, moved = result.settings, result.totals.moved
-    plan = resolve(settings)
+    settings, plan, moved = result.settings, resolve(result.settings), result.totals.moved
     lines = [
         f"- {settings.title}, step rule `{plan.rule.name}`, local work `{settings.local.work}`",
-        *([f"- messages rounded: {plan.rounded}"] if plan.rounded else []),
         f"- {len(result.events)} rounds, of which {moved} moved the model; ended as `{result.status}`; seed "
         f"{settings.seed}, {settings.dtype}",
-        f"- {result.exchanges} exchanges, {result.bytes_up + result.bytes_down:,} bytes in all",
+        f"- {result.exchanges} exchanges, {result.bytes_up + result.bytes_down:,} bytes in all; {plan.rounded or 'not rounded'}",
     ]
     if words := early_end(result):
         lines.append(f"- {words}")
