@@ -201,12 +201,12 @@ def card_of(result: RunResult, parameters: int, missing: Sequence[str] = ()) -> 
 
 
 def _training(result: RunResult) -> str:
-    settings, plan, moved = result.settings, resolve(result.settings), result.totals.moved
+    settings, plan, sent = result.settings, resolve(result.settings), result.bytes_up + result.bytes_down
     lines = [
         f"- {settings.title}, step rule `{plan.rule.name}`, local work `{settings.local.work}`",
-        f"- {len(result.events)} rounds, of which {moved} moved the model; ended as `{result.status}`; seed "
-        f"{settings.seed}, {settings.dtype}",
-        f"- {result.exchanges} exchanges, {result.bytes_up + result.bytes_down:,} bytes in all; {plan.rounded or 'not rounded'}",
+        f"- {len(result.events)} rounds, of which {result.totals.moved} moved the model; ended as `{result.status}`; "
+        f"seed {settings.seed}, {settings.dtype}",
+        f"- {result.exchanges} exchanges, {sent:,} bytes in all; {plan.rounded or 'whole messages'}",
     ]
     if words := early_end(result):
         lines.append(f"- {words}")
