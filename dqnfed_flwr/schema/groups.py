@@ -343,8 +343,8 @@ class MessagesSettings(Group):
     row: Literal["auto", 4, 8, 16, 32] = _wire(
         "auto",
         "bits a value of a client's row: float32 as it is, bfloat16, or whole numbers in blocks with a scale; in "
-        "privacy.mode masked of the words of a sum, 32 or 16; auto is 8 where that was seen to cost nothing, see "
-        "scale.md",
+        "privacy.mode masked of the words of a sum, 32 or 16; auto is 8 where that was measured, "
+        "see scale.md",
     )
     step: Literal["auto", 4, 8, 16, 32] = _wire(
         "auto",

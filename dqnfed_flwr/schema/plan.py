@@ -109,7 +109,7 @@ class Profile:
         return False
 
     def shortens(self, run: RunPlan) -> bool:
-        """Whether its messages are short unless the settings say otherwise: where that was seen to cost nothing."""
+        """Whether its messages are short unless the settings say otherwise: where that was measured."""
         return False
 
     def anchor(self, run: RunPlan) -> AnchorChoice | None:
