@@ -259,7 +259,7 @@ def _message_notes(entries: Sequence[Entry]) -> list[str]:
         having.setdefault(entry.run.rounded, []).append(entry.label)
     if len(having) < 2:
         return []
-    others = ", where the other rows send all as it is" if len(having) == 2 and "" in having else ""
+    others = ", where the other rows round nothing" if len(having) == 2 and "" in having else ""
     return [f"{', '.join(labels)}: {rounded}{others}." for rounded, labels in having.items() if rounded]
 
 

@@ -139,7 +139,7 @@ def test_it_is_said_whose_messages_are_rounded() -> None:
         "FedSGD: rows in 16 bits a value.",
     ]
     (note,) = terms_notes([entry("dqn-fed", privacy__mode="masked", messages__row=16), entry("fedsgd")])
-    assert note == "DQN-Fed: sums in 16 bits a value, where the other rows send all as it is."
+    assert note == "DQN-Fed: sums in 16 bits a value, where the other rows round nothing."
     assert terms_notes([entry(method, messages__row=8, messages__step=8) for method in ("mgda", "fedsgd")]) == []
 
 
