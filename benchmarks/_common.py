@@ -25,6 +25,8 @@ from rich.table import Table
 Json = str | int | float | bool | None | Sequence["Json"] | Mapping[str, "Json"]
 Figures = Mapping[str, Json]
 
+WHOLE: Mapping[str, int] = {"messages.row": 32, "messages.step": 32}
+"""Settings of messages in which nothing is rounded, as the pages were measured."""
 WIDTH = 150
 """Columns of the tables where the output is no terminal."""
 LIBRARIES = ("numpy", "torch", "flwr")

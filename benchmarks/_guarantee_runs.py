@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._common import quiet
+from benchmarks._common import WHOLE, quiet
 from benchmarks._lies import LIES, liars, times
 from benchmarks._unlike import CLIENTS, OTHER, UNLIKE
 from client_app.app import app
@@ -24,7 +24,7 @@ from dqnfed_flwr.guarantee.overrule import CONTRADICTION
 
 Values = Mapping[str, Any]
 SGD: Values = {"local.batch-size": 32, "local.lr": 0.3}
-PLAIN: Values = {"local.threads": 1, "checkpoint-every": 0, "messages.row": 32, "messages.step": 32}
+PLAIN: Values = {"local.threads": 1, "checkpoint-every": 0, **WHOLE}
 RIVALS: dict[str, Values] = {
     "FedAvg": {"method": "fedavg", **SGD},
     "Krum": {"method": "krum", "krum.keep": 1, **SGD},

@@ -22,7 +22,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
-from benchmarks._common import Bar, Json, arguments, median, quiet, report, settings_of, timed
+from benchmarks._common import WHOLE, Bar, Json, arguments, median, quiet, report, settings_of, timed
 from benchmarks._passes import clocked, written_down
 from dqnfed_flwr import wire
 from dqnfed_flwr.client.worker import probe
@@ -83,7 +83,7 @@ def _work(message: Message, client: int) -> ClientReply:
 
 def message_rate(clients: int, rounds: int) -> dict[str, Json]:
     """Messages a second of the whole loop and of the grid alone."""
-    settings = Settings.from_mapping({"clients": clients, "rounds": rounds, "messages.row": 32, "messages.step": 32})
+    settings = Settings.from_mapping({"clients": clients, "rounds": rounds, **WHOLE})
     grid = InProcessGrid(app, clients, settings.flat())
     strategy = DQNFed(settings)
     strategy.registry.wait(grid)

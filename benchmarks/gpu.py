@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks._card import peak, room, server_work, tests
-from benchmarks._common import Bar, Json, arguments, median, quiet, report
+from benchmarks._common import WHOLE, Bar, Json, arguments, median, quiet, report
 from benchmarks._transformer import CharTransformer, adapted
 from benchmarks.engine import write_images
 from dqnfed_flwr.client.flat_model import FlatModel
@@ -62,7 +62,6 @@ BARS = (
 )
 """Of a card alone."""
 SOUND = (Bar("same_bits", ">=", 1), Bar("tests_failed", "<=", 0))
-WHOLE: Mapping[str, Any] = {"messages.row": 32, "messages.step": 32}
 SHORT: Mapping[str, Any] = {"rows.device": "auto", "messages.row": 8, "messages.step": 4}
 FIXED: Mapping[str, Any] = {"dqn-fed.form": "one-sided", "step-rule": "fixed", "step.lr": RATE}
 FEDAVG: Mapping[str, Any] = {"method": "fedavg", "local.batch-size": 0, "local.epochs": 1}

@@ -43,7 +43,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from benchmarks._common import Bar, Json, arguments, quiet, report
+from benchmarks._common import WHOLE, Bar, Json, arguments, quiet, report
 from benchmarks._inversion import correlations, descended, like_rows, like_sketches, like_sum, unmixed
 from benchmarks._words import found, lengths, texts
 from dqnfed_flwr import wire
@@ -132,7 +132,7 @@ def received(mode: str, model: str, clients: Samples, others: Samples, seed: int
         return {**named, "num_classes": classes}
 
     settings = {**SETTINGS, "clients": len(clients[0]), "model": model, "privacy.mode": mode, "seed": seed}
-    given = Settings.from_mapping({**settings, "local.threads": 1, "messages.row": 32, "messages.step": 32})
+    given = Settings.from_mapping({**settings, "local.threads": 1, **WHOLE})
     with quiet(), settings_with(given, *objects_of(data=data)) as found:
         grid = Listening(app, found.clients, found.flat())
         serve(grid, found)

@@ -22,7 +22,7 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
 
-from benchmarks._common import Bar, Json, arguments, quiet, report, settings_of
+from benchmarks._common import WHOLE, Bar, Json, arguments, quiet, report, settings_of
 from benchmarks._federation import Loopback, loopback, node
 from benchmarks._hosts import ALONE, SERVER, Host, Missing, alone, hosts
 from benchmarks.deployed import SAME_START, SETTLE_SECONDS, ends_of_rounds, seconds, shared_settings
@@ -34,7 +34,7 @@ from dqnfed_flwr.run_files import EVENTS
 
 RUNS: Mapping[str, Mapping[str, Any]] = {
     "FedAvg": {"method": "fedavg"},
-    "DQN-Fed": {"messages.row": 32, "messages.step": 32},
+    "DQN-Fed": WHOLE,
     "8/8": {"messages.row": 8, "messages.step": 8},
     "8/4": {"messages.row": 8, "messages.step": 4},
     "4/4": {"messages.row": 4, "messages.step": 4},

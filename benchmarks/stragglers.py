@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from benchmarks._clock import Clock
-from benchmarks._common import Bar, Json, arguments, quiet, report, settings_of
+from benchmarks._common import WHOLE, Bar, Json, arguments, quiet, report, settings_of
 from benchmarks._fedbuff import FedBuff
 from benchmarks._slow_clients import Law, SlowGrid, simulated
 from dqnfed_flwr import wire
@@ -58,7 +58,6 @@ PATIENT = 1e5
 """A deadline that nobody reaches."""
 LAST = 5
 """Rounds whose mean accuracy is where FedAvg ends."""
-WHOLE = {"messages.row": 32, "messages.step": 32}
 FEDAVG, DQN_FED = (
     {"method": "fedavg", "guarantee.voters": 0.1},
     {"method": "dqn-fed", "dqn-fed.absent-rounds": 20, **WHOLE},

@@ -231,7 +231,7 @@ class OwnClients:
 
         def noted(answer: Answer) -> str:
             if short is not None and answer.usable:
-                short.answered_late(client, lost=wire.LOST_MODEL in answer.content())
+                short.answered(client, lost=wire.LOST_MODEL in answer.content())
             return read(answer)
 
         return noted

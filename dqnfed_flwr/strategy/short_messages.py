@@ -76,8 +76,7 @@ class ShortMessages:
         self._line: Line | None = None
         self._taken: list[Taken] = []
         self._holders: dict[int, Holder] = {}
-        self._told: dict[int, tuple[int, Holder]] = {}  # of the last exchange, with its node, by client
-        self._owed: dict[int, tuple[int, Holder]] = {}  # the same of those that have not answered yet
+        self._told: dict[int, tuple[int, Holder]] = {}  # what a client has, once it answers, with its node
         self._digests: list[tuple[Tensor, int]] = []
 
     def adopt(self, step: Tensor, number: int) -> Tensor:
@@ -122,28 +121,23 @@ class ShortMessages:
             place, first = self._start(self._holders.get(node))
             found[client] = model(place, first=first, train=schedule.tasks[client].train and bool(vectors))
             self._told[client] = node, self._after(place, self._holders.get(node))
-            self._owed.pop(client, None)
         return found
 
     def received(self, collected: Collected) -> None:
         """Note who has what by now; a client whose reply did not count may have either."""
-        for client, (node, holder) in self._told.items():
-            if client in collected.answered:
-                self._holders[node] = holder
-            elif client in collected.dropped and collected.dropped[client].reason == wire.LOST_MODEL:
-                self._holders.pop(node, None)
-            else:
-                self._owed[client] = node, holder
-        self._told.clear()
+        lost = {client for client, drop in collected.dropped.items() if drop.reason == wire.LOST_MODEL}
+        for client in {*collected.answered, *lost}:
+            self.answered(client, lost=client in lost)
 
-    def answered_late(self, client: int, *, lost: bool) -> None:
-        """A client that was not waited for has what it was told of, or `lost` the model that this builds on."""
-        if client in self._owed:
-            node, holder = self._owed.pop(client)
-            if lost:
-                self._holders.pop(node, None)
-            else:
-                self._holders[node] = holder
+    def answered(self, client: int, *, lost: bool) -> None:
+        """A client, in time or late, has what it was last told of, or has `lost` the model that this builds on."""
+        if client not in self._told:
+            return
+        node, holder = self._told.pop(client)
+        if lost:
+            self._holders.pop(node, None)
+        else:
+            self._holders[node] = holder
 
     def _go_on(self, line: Line) -> None:
         """The exchange is about this line; keep the step that led to its model."""
