@@ -66,7 +66,7 @@ test-gpu: $(STAMP)  ## what only a CUDA device can show; skipped without one
 	@$(BIN)/pytest -q -m gpu tests/gpu
 
 test-federation: $(STAMP)  ## a federation of real processes on loopback, and who gets into it: minutes; CI runs it too
-	@$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "deploy and not soak and not slow" $(addprefix tests/deploy/test_,federation_faults.py doors.py fleet_flood.py federation.py)
+	@$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "deploy and not soak and not slow" $(addprefix tests/deploy/test_,federation.py federation_faults.py doors.py fleet_flood.py)
 
 test-deploy: $(STAMP)  ## real SuperLinks and SuperNodes on loopback: tens of minutes
 	@$(BIN)/pytest -q -m "deploy and not soak"

@@ -62,7 +62,7 @@ BARS = (
 )
 """Of a card alone."""
 SOUND = (Bar("same_bits", ">=", 1), Bar("tests_failed", "<=", 0))
-SHORT: Mapping[str, Any] = {"rows.device": "auto", "messages.row": 8, "messages.step": 4}
+SHORT: Mapping[str, Any] = {"rows.device": "auto", "messages.row": 6, "messages.step": 2}
 FIXED: Mapping[str, Any] = {"dqn-fed.form": "one-sided", "step-rule": "fixed", "step.lr": RATE}
 FEDAVG: Mapping[str, Any] = {"method": "fedavg", "local.batch-size": 0, "local.epochs": 1}
 MILLIONS = 11_000_000

@@ -8,7 +8,7 @@ from memory (its maximum): of the processor, all three in turn, medians.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -17,10 +17,18 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run_in_process
 from dqnfed_flwr.fairness import fairness_report
+from dqnfed_flwr.schema.groups import SHORT_ROW
 from dqnfed_flwr.wire.codecs import KINDS
 
-BARS = (Bar("int8_over_fedavg", "<=", 0.25), Bar("int4_over_fedavg", "<=", 0.14), Bar("int8_coding_over_read", "<=", 4))
-BITS = {"float32": (32, 32), "bf16": (16, 16), "int8": (8, 8), "int8/int4": (8, 4), "int4": (4, 4)}
+BARS = (
+    Bar("default_over_fedavg", "<=", 0.25),
+    Bar("4/2_over_fedavg", "<=", 0.14),
+    Bar("default_coding_over_read", "<=", 4),
+)
+BITS: Mapping[str, tuple[int | str, int | str]] = {
+    "default": ("auto", "auto"),
+    **{f"{row}/{step}": (row, step) for row, step in ((32, 32), (16, 16), (8, 8), (8, 4), (4, 4), (4, 2))},
+}
 """Of rows and of steps."""
 REPEATS = 7
 
@@ -72,9 +80,10 @@ def main(argv: Sequence[str] | None = None) -> None:
                 "worst_10": float(np.mean([each["worst10"] for each in fair])),
             }
         )
-        figures[f"{name.lower()}_over_fedavg"] = sum(sent) / (up + down)
-    coded: list[Json] = [coding(options.parameters, bits) for bits in (16, 8, 4)]
-    figures |= {"int8_coding_over_read": coding(options.parameters, 8)["over_read"], "runs": table, "coding": coded}
+        figures[f"{name}_over_fedavg"] = sum(sent) / (up + down)
+    coded = {bits: coding(options.parameters, bits) for bits in (16, 8, SHORT_ROW, 4)}
+    over_read = coded[SHORT_ROW]["over_read"]
+    figures |= {"default_coding_over_read": over_read, "runs": table, "coding": list(coded.values())}
     report("short_messages", figures, BARS, options.json)
 
 

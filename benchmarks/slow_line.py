@@ -36,12 +36,12 @@ RUNS: Mapping[str, Mapping[str, Any]] = {
     "FedAvg": {"method": "fedavg"},
     "DQN-Fed": WHOLE,
     "8/8": {"messages.row": 8, "messages.step": 8},
-    "8/4": {"messages.row": 8, "messages.step": 4},
-    "4/4": {"messages.row": 4, "messages.step": 4},
+    "6/2": {"messages.row": 6, "messages.step": 2},
+    "4/2": {"messages.row": 4, "messages.step": 2},
 }
 """Settings; short messages are named by the bits a value of rows and of steps."""
-SHORT = ("8/8", "8/4", "4/4")
-LANES = (("DQN-Fed", "4/4"), ("FedAvg", "8/8", "8/4"))
+SHORT = ("8/8", "6/2", "4/2")
+LANES = (("DQN-Fed", "4/2"), ("FedAvg", "8/8", "6/2"))
 """Runs of each federation, which take about as long."""
 BARS = tuple(Bar(f"{name}_over_fedavg", "<=", 0.3) for name in SHORT)
 MODEL = "benchmarks._fedavg_app:ten_million"

@@ -115,7 +115,7 @@ class HeldModel:
             found = _STEPS.get(key)
         if found is None:
             try:
-                if {end: (v.shape, (str(v.dtype),)) for end, v in self._parts.items()} != self._codec.expected((dim,)):
+                if not self._fits(dim):
                     raise WireError(LOST_MODEL, "the last step is not here, or is of another size")
                 values = torch.from_numpy(self._codec.unpack(self._parts, (dim,))).to(dtype)
             except ShapeError as error:
@@ -124,6 +124,14 @@ class HeldModel:
             with _SHARING:
                 found = _STEPS.setdefault(key, found)
         return found
+
+    def _fits(self, dim: int) -> bool:
+        """Whether there are the parts of a step [D]."""
+        expected = self._codec.expected((dim,))
+        return self._parts.keys() == expected.keys() and all(
+            str(self._parts[end].dtype) in dtypes and sides in (None, self._parts[end].shape)
+            for end, (sides, dtypes) in expected.items()
+        )
 
     def export(self) -> StateArrays:
         """What the next message builds on, as named arrays; empty if there is nothing yet."""

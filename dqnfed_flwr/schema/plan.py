@@ -277,10 +277,17 @@ class RunPlan:
         return SHORT_STEP if self._shortens and not any(self.model_needed()) else WHOLE
 
     @property
+    def draws_anew(self) -> bool:
+        """Whether what travels is rounded by draws of the round, so that the same is not sent twice."""
+        drawn = SHORT_STEP < self.step_bits < WHOLE
+        return drawn or min(self.row_bits, self.sum_bits) < WHOLE
+
+    @property
     def rounded(self) -> str:
         """What travels in fewer bits than it has, in words; empty where nothing does."""
         bits = {"rows": self.row_bits, "sums": self.sum_bits if self.masked else WHOLE, "steps": self.step_bits}
-        return ", ".join(f"{what} in {found} bits a value" for what, found in bits.items() if found < WHOLE)
+        few = {SHORT_STEP: "1 to 4"}
+        return ", ".join(f"{what} in {few.get(n, n)} bits a value" for what, n in bits.items() if n < WHOLE)
 
     @cached_property
     def _shortens(self) -> bool:

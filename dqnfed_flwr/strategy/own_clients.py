@@ -37,7 +37,7 @@ from dqnfed_flwr.strategy.schedule import (
 )
 from dqnfed_flwr.strategy.short_messages import ShortMessages
 from dqnfed_flwr.strategy.side import Direction, TooFewReplies
-from dqnfed_flwr.strategy.solve import solve_replies
+from dqnfed_flwr.strategy.solve import Slopes, solve_replies, unknown
 from dqnfed_flwr.strategy.state import PendingStep, RunState
 from dqnfed_flwr.tasks import TASKS
 from dqnfed_flwr.tasks._base import Task
@@ -170,9 +170,9 @@ class OwnClients:
         heard = {client: collected.trained[client] for client in hearing.heard}
         return Direction(batch, solved, mean_buffers(heard, self._state.buffers))
 
-    def adopt(self, step: Tensor) -> Tensor:
+    def adopt(self, step: Tensor, slopes: Slopes = unknown) -> Tensor:
         """The step as it is sent."""
-        return step if self._short is None else self._short.adopt(step, self._state.round)
+        return step if self._short is None else self._short.adopt(step, self._state.round, slopes)
 
     def place(self, pending: PendingStep, ladder: Ladder) -> None:
         """Make theta - factor * step the candidate.

@@ -5,6 +5,11 @@ method hears of, so that the promise to the clients is about the model that they
 the steps before (error feedback). It is dropped where it is longer than the step, and after a round that did not move
 the model.
 
+With 2 bits a value c is as coarse as every client's descent allows: of a few roundings, from the coarsest on, the first
+is taken that leaves each client `KEPT` of the slope that it has along u, by the rows that the server holds, or has it
+climb by as little more. Where clients oppose each other that is a finer one, or one without e; where none is, the
+finest without e. Where the server does not know the slopes it is the finest, with e.
+
 A node that answered has the model that its message was about, and the step. It is sent how that step ended, any steps
 that it missed, and the next one; or the whole model, where that is shorter, or it said that it has none. What nodes
 have is not written into checkpoints: a server that is resumed sends the model once.
@@ -15,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 
 import numpy as np
 import torch
@@ -28,13 +34,22 @@ from dqnfed_flwr.params import digest
 from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.strategy.collect import Collected
 from dqnfed_flwr.strategy.schedule import Schedule
+from dqnfed_flwr.strategy.solve import Slopes, unknown
 from dqnfed_flwr.strategy.state import RunState
 from dqnfed_flwr.wire import Course, Leg
-from dqnfed_flwr.wire.codecs import KINDS
+from dqnfed_flwr.wire.codecs import KINDS, Codec
+from dqnfed_flwr.wire.levels import Levels
 from dqnfed_flwr.wire.rounding import Parts
 
 _ROUNDING = 6
 """Stream of the seed; those of clients are others."""
+SPACINGS = (2.0, 1.0, 0.0)
+"""Of `Levels`, from the coarsest on."""
+KEPT, KEPT_OF_A_SAMPLE = 0.85, 2 / 3
+"""Of a client's slope along the step, at least this share is left by rounding; steps that many will miss are sent more
+often, and may be coarser."""
+MOST_TAKEN = 64
+"""Steps that are kept for those who miss them."""
 LEFT, REST, PATH, SENT = "left", "rest", "path", "sent"
 
 
@@ -67,8 +82,8 @@ class ShortMessages:
     """The steps of a run as they are sent, and who has which; the `run` says in how many bits a value, below 32."""
 
     def __init__(self, run: RunPlan) -> None:
-        self._seed, self._bits = run.settings.seed, run.step_bits
-        self._codec = KINDS["step"].codecs[self._bits]
+        self._seed, self._codec = run.settings.seed, KINDS["step"].codecs[run.step_bits]
+        self._kept = KEPT if run.settings.sampled == run.settings.clients else KEPT_OF_A_SAMPLE
         self._left: Tensor | None = None  # e
         self._rest: Tensor | None = None  # e, if the pending step is taken
         self._parts: Parts = {}  # of the pending step
@@ -79,16 +94,29 @@ class ShortMessages:
         self._told: dict[int, tuple[int, Holder]] = {}  # what a client has, once it answers, with its node
         self._digests: list[tuple[Tensor, int]] = []
 
-    def adopt(self, step: Tensor, number: int) -> Tensor:
+    def adopt(self, step: Tensor, number: int, slopes: Slopes = unknown) -> Tensor:
         """The step c [D] that is sent in place of `step` in the round `number`; a step of zeros is itself."""
         length = squared_norm(step.numpy())
         if not 0 < length < torch.inf:
             return step
-        left = self._left
-        aimed = step if left is None or squared_norm(left.numpy()) > length else step + left
+        left, self._path = self._left, ()
+        aims = [step] if left is None or squared_norm(left.numpy()) > length else [step + left, step]
+        wanted = slopes(step) if isinstance(self._codec, Levels) else None
+        if wanted is None:
+            return self._rounded(aims[0], self._codec, number)
+        least = wanted - (1 - self._kept) * abs(wanted)
+        for aimed, spacing in product(aims, SPACINGS):
+            adopted = self._rounded(aimed, Levels(spacing), number)
+            found = slopes(adopted)
+            if found is not None and (found >= least).all() and adopted.any():
+                break
+        return adopted
+
+    def _rounded(self, aimed: Tensor, codec: Codec, number: int) -> Tensor:
+        """What is sent in place of a vector [D]; note its parts, and what it lacks."""
         draws = np.random.default_rng((self._seed, number, 0, _ROUNDING))
-        self._parts, self._path = self._codec.pack(aimed.numpy(), draws), ()
-        adopted = torch.from_numpy(self._codec.unpack(self._parts, tuple(aimed.shape))).to(step.dtype)
+        self._parts = codec.pack(aimed.numpy(), draws)
+        adopted = torch.from_numpy(codec.unpack(self._parts, tuple(aimed.shape))).to(aimed.dtype)
         self._rest = aimed - adopted
         return adopted
 
@@ -145,7 +173,9 @@ class ShortMessages:
         if last is not None and line.base is not last.base:
             led_here = last.leg is not None and line.base is last.candidate
             self._taken = [*self._taken, Taken(self._digest(last.base), last.leg)] if led_here and last.leg else []
-            self._taken = self._taken[-(8 * line.base.element_size() // self._bits) :]
+            del self._taken[:-MOST_TAKEN]
+            while sum(_size(taken.leg.parts) for taken in self._taken[1:]) >= line.base.nbytes:
+                del self._taken[0]
         known = [(of, value) for of, value in self._digests if of is line.base or of is line.candidate]
         self._digests = known
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from logging import DEBUG, WARNING
 
 import numpy as np
@@ -23,7 +24,9 @@ from dqnfed_flwr.strategy.state import PendingStep
 from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.types import ClientReply, Combination, Float64Array, RoundBatch
 
-Adopt = Callable[[Tensor], Tensor]
+Slopes = Callable[[Tensor], Float64Array | None]
+"""g_k . v, of those who are heard along a vector v [D]; None where the products are not known."""
+Adopt = Callable[[Tensor, Slopes], Tensor]
 """Makes the step that is tested, and kept, of the method's; the very same where it is as it was."""
 NOT_FINITE = "not-finite"
 """Status of a solve whose step is too long for a number, as figures that a client made up can have it."""
@@ -45,9 +48,15 @@ class Solved:
         return StepScale(self.norm, found.length, theta_norm, round_number, found.hints, dim=self.step.numel())
 
 
-def as_it_is(step: Tensor) -> Tensor:
+def as_it_is(step: Tensor, slopes: Slopes) -> Tensor:
     """The step of a run whose messages bring it whole."""
+    del slopes
     return step
+
+
+def unknown(vector: Tensor) -> None:
+    """Slopes that nobody knows."""
+    del vector
 
 
 def solve_replies(
@@ -116,8 +125,13 @@ def solve(method: Method, batch: RoundBatch, rows: RoundRows, adopt: Adopt = as_
         log(DEBUG, "Condition %.1e: the Gramian is computed again in float64", combination.condition)
         combination = method.combine(replace(batch, gram=held.gram(rows.slots)), rows)
     total, slots = held.combine(combination.weights), (*rows.slots, *rows.others)
-    step = adopt(total)
-    square, slopes = held.along(combination.weights, total, slots) if step is total else held.against(step, slots)
+
+    @lru_cache(2)  # of the sum, and of what was made of it last
+    def measured(vector: Tensor) -> tuple[float, Float64Array]:
+        return held.along(combination.weights, total, slots) if vector is total else held.against(vector, slots)
+
+    step = adopt(total, lambda vector: measured(vector)[1][: len(rows.slots)] if held.products else None)
+    square, slopes = measured(step)
     norm = math.sqrt(max(square, 0.0)) if math.isfinite(square) else math.inf
     if not norm < torch.finfo(step.dtype).max:
         log(WARNING, "The step of round %d is not finite; the model stays", batch.round)

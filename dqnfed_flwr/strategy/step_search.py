@@ -235,8 +235,8 @@ class StepSearch:
         It does where clients may lie, and where rounding is drawn anew.
         """
         liars = self._run.rule.judged_by == "test" and self._settings.guarantee.liars(len(pending.asked))
-        differs = liars or min(self._run.row_bits, self._run.sum_bits, self._run.step_bits) < WHOLE
-        return not pending.scale.contested and self._state.unmoved >= (UNMOVED_ROUNDS if differs else 1)
+        needed = UNMOVED_ROUNDS if liars or self._run.draws_anew else 1 + (self._run.step_bits < WHOLE)
+        return not pending.scale.contested and self._state.unmoved >= needed
 
     def _relax(self, pending: PendingStep, mean_row: Tensor) -> None:
         """Go on along the mean row, as long as FedAvg's step, judged by the mean loss."""

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import ShapeError, WireError
 from dqnfed_flwr.types import FloatArray, on_host
-from dqnfed_flwr.wire.rounding import FLOATS, Brief, Codec, Parts, Plain, Rounded, Shape, floats
+from dqnfed_flwr.wire.levels import Levels
+from dqnfed_flwr.wire.rounding import BLOCK, CODES, FLOATS, SCALES, Brief, Parts, Plain, Rounded, Shape, floats
 
 if TYPE_CHECKING:
     from dqnfed_flwr.types import Vector
@@ -49,6 +50,7 @@ HEADER = re.compile(
 WHOLE = 32
 """Bits a value under which the table has vectors that go as they are, also those of float64."""
 KindName = Literal["row", "step", "model", "extra"]
+Codec = Plain | Brief | Rounded | Levels
 
 
 class Array(FlowerArray):  # the class name is part of the wire form: it says what the receiver builds
@@ -221,7 +223,11 @@ class Kind:
 
     def _read(self, record: ArrayRecord, shape: Shape, name: str, bits: int) -> tuple[FloatArray, float]:
         codec, begin = self.codecs[bits], self.key + name
-        parts = {end: view(record[begin + end], *form) for end, form in codec.expected(shape).items()}
+        parts = {
+            end: view(array, tuple(array.shape) if sides is None else sides, dtypes)
+            for end, (sides, dtypes) in codec.expected(shape).items()
+            for array in (record[begin + end],)
+        }
         try:
             found = codec.unpack(parts, shape)
             return found, codec.error(parts, found)
@@ -235,14 +241,14 @@ class Kind:
             return vector(array, tuple(array.shape), (str(array.dtype),))
         arrays = {end: record[self.key + name + end] for end in self.codecs[bits].expected((0,))}
         parts = {end: view(array, tuple(array.shape), (str(array.dtype),)) for end, array in arrays.items()}
-        first = next(iter(parts.values()))
-        return self.codecs[bits].unpack(parts, (first.size * 8 // min(bits, 8),))
+        dim = parts[SCALES].size * BLOCK if SCALES in parts else parts[CODES].size
+        return self.codecs[bits].unpack(parts, (dim,))
 
 
 _SHORT: Mapping[int, Codec] = {WHOLE: Plain(), 16: Brief(), 8: Rounded(8), 4: Rounded(4)}
 KINDS: Mapping[KindName, Kind] = {
-    "row": Kind("gradient", _SHORT),
-    "step": Kind("step", _SHORT),
+    "row": Kind("gradient", {**_SHORT, 6: Rounded(6)}),
+    "step": Kind("step", {**_SHORT, 2: Levels()}),
     "model": Kind("theta"),
     "extra": Kind(EXTRA, {WHOLE: Plain(), **{bits: Rounded(bits) for bits in (2, 4, 8)}}),
 }

@@ -42,7 +42,8 @@ CODES, SCALES = ".codes", ".scales"
 Shape = tuple[int, ...]
 Parts = Mapping[str, NDArray[np.generic]]
 """The arrays that stand for a vector, by what their names end in."""
-Expected = dict[str, tuple[Shape, tuple[str, ...]]]
+Expected = dict[str, tuple[Shape | None, tuple[str, ...]]]
+"""Shapes and dtypes of parts, by what their names end in; no shape where the values decide it."""
 
 
 def floats(values: NDArray[np.generic]) -> FloatArray:
@@ -111,33 +112,29 @@ class Brief:
 
 @dataclass(frozen=True, slots=True)
 class Rounded:
-    """A vector [D] in `bits` a value, which divide a byte."""
+    """A vector [D] in `bits` a value: 2, 4, 6 or 8."""
 
     bits: int
 
     def expected(self, shape: Shape) -> Expected:
         """Shapes and dtypes of codes, several a byte, and of scales."""
-        blocks = math.ceil(math.prod(shape) / BLOCK)
-        return {CODES: ((blocks * BLOCK * self.bits // 8,), ("uint8",)), SCALES: ((blocks,), ("uint16",))}
+        return in_blocks(shape, self.bits)
 
     def pack(self, vector: FloatArray, generator: np.random.Generator) -> Parts:
         """Round a vector of float32 or float64 by draws of the `generator`.
 
         A block with a value that is not finite gets a scale that is not finite either: `unpack` shows it.
         """
-        blocks, per = math.ceil(len(vector) / BLOCK), 8 // self.bits
-        codes, scales = np.empty(blocks * BLOCK // per, np.uint8), np.empty(blocks, np.uint16)
+        blocks, width = math.ceil(len(vector) / BLOCK), BLOCK * self.bits // 8
+        codes, scales = np.empty((blocks, width), np.uint8), np.empty(blocks, np.uint16)
         room, small = np.empty((2, SWEEP, BLOCK), np.float32), np.empty(SWEEP * BLOCK, np.uint8)
         stream = Stream(generator.bytes(KEY), 2 * SWEEP * BLOCK)
         for first in range(0, blocks, SWEEP):
             with np.errstate(invalid="ignore", over="ignore"):
-                values = np.asarray(vector[first * BLOCK : (first + SWEEP) * BLOCK], np.float32)
-                if short := -len(values) % BLOCK:
-                    values = np.pad(values, (0, short))
-                values = values.reshape(-1, BLOCK)
+                values = sweep(vector, first)
                 whole, scales[first : first + SWEEP] = self._round(values, room[:, : len(values)], stream)
-            _join(whole, self.bits, small[: whole.size], codes[first * BLOCK // per :][: whole.size // per])
-        return {CODES: codes, SCALES: scales}
+            join(whole, self.bits, small[: whole.size], codes[first : first + SWEEP].reshape(-1))
+        return {CODES: codes.reshape(-1), SCALES: scales}
 
     def _round(
         self, values: NDArray[np.float32], room: NDArray[np.float32], stream: Stream
@@ -149,7 +146,7 @@ class Rounded:
         room, other = room
         largest, bits = np.float32(2 ** (self.bits - 1) - 1), room.view(np.uint32)
         sizes = np.bitwise_and(values.view(np.uint32), SIZE, out=bits).max(axis=1).view(np.float32)
-        scales = _rounded_up(sizes / largest)
+        scales = rounded_up(sizes / largest)
         wide = widened(scales)
         usable = (wide >= SMALLEST) & np.isfinite(wide)
         inverse = np.divide(1, wide, out=np.zeros(len(wide), np.float32), where=usable)
@@ -165,12 +162,12 @@ class Rounded:
 
     def unpack(self, parts: Parts, shape: Shape) -> FloatArray:
         """The values, float32 [D]; `ShapeError` for a code that `pack` does not write."""
-        largest, per = 2 ** (self.bits - 1) - 1, 8 // self.bits
+        largest, width = 2 ** (self.bits - 1) - 1, BLOCK * self.bits // 8
         packed, scales = parts[CODES].astype(np.uint8, copy=False), parts[SCALES].astype(np.uint16, copy=False)
         found, room = np.empty((len(scales), BLOCK), np.float32), np.empty((2, SWEEP * BLOCK), np.uint8)
         for first in range(0, len(scales), SWEEP):
             into = found[first : first + SWEEP]
-            codes = _part(packed[first * BLOCK // per :][: into.size // per], self.bits, room[:, : into.size])
+            codes = _part(packed[first * width :][: len(into) * width], self.bits, room[:, : into.size])
             if (most := codes.max(initial=0)) > 2 * largest:
                 raise ShapeError(f"a code of {most}; {self.bits} bits have codes from 0 to {2 * largest}")
             whole = np.subtract(codes, np.uint8(largest), out=room[0, : into.size]).view(np.int8)
@@ -185,7 +182,18 @@ class Rounded:
         return math.sqrt(BLOCK * float(scales @ scales)) / 2
 
 
-Codec = Plain | Brief | Rounded
+def in_blocks(shape: Shape, bits: int) -> Expected:
+    """Shapes and dtypes of codes of so many bits, and of scales."""
+    blocks = math.ceil(math.prod(shape) / BLOCK)
+    return {CODES: ((blocks * BLOCK * bits // 8,), ("uint8",)), SCALES: ((blocks,), ("uint16",))}
+
+
+def sweep(vector: FloatArray, first: int) -> NDArray[np.float32]:
+    """Values [N, BLOCK] of at most `SWEEP` blocks from the `first` on, with zeros behind the last value."""
+    values = np.asarray(vector[first * BLOCK : (first + SWEEP) * BLOCK], np.float32)
+    if short := -len(values) % BLOCK:
+        values = np.pad(values, (0, short))
+    return values.reshape(-1, BLOCK)
 
 
 def _add(to: NDArray[np.uint32], bits: int, stream: Stream, room: NDArray[np.uint32]) -> None:
@@ -200,13 +208,18 @@ def _add(to: NDArray[np.uint32], bits: int, stream: Stream, room: NDArray[np.uin
     to[half:] += np.right_shift(words, 32 - bits, out=other)[: len(to) - half]
 
 
-def _join(codes: NDArray[np.uint32], bits: int, room: NDArray[np.uint8], into: NDArray[np.uint8]) -> None:
+def join(codes: NDArray[np.uint32], bits: int, room: NDArray[np.uint8], into: NDArray[np.uint8]) -> None:
     """Put codes [N], the last bits of words, together `into` bytes [N * bits / 8], the first in the lowest bits."""
     if bits == 8:
         np.copyto(into, codes, casting="unsafe")
         return
     np.copyto(room, codes, casting="unsafe")
     room &= np.uint8(2**bits - 1)
+    if bits == 6:
+        found = _together(room.view("<u4")).view(np.uint8)
+        for place in range(3):
+            into[place::3] = found[place::4]
+        return
     for width in (2, 4):
         if width >= bits:
             pairs = room.view("<u2")
@@ -218,7 +231,11 @@ def _join(codes: NDArray[np.uint32], bits: int, room: NDArray[np.uint8], into: N
 
 
 def _part(packed: NDArray[np.uint8], bits: int, rooms: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Inverse of `_join`: codes, a byte each; they lie in one of two `rooms`, as large as they are, or are `packed`."""
+    """Inverse of `join`: codes, a byte each; they lie in one of two `rooms`, as large as they are, or are `packed`."""
+    if bits == 6:
+        for place in range(3):
+            rooms[0][place::4] = packed[place::3]
+        return _apart(rooms[0].view("<u4")).view(np.uint8)
     for width, room in zip((4, 2), rooms, strict=True):
         if width >= bits:
             pairs = room[: 2 * len(packed)].view("<u2")
@@ -229,13 +246,23 @@ def _part(packed: NDArray[np.uint8], bits: int, rooms: NDArray[np.uint8]) -> NDA
     return packed
 
 
+def _together(words: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Four codes of 6 bits in the last 24 bits of each word, from one in each of its bytes."""
+    return np.asarray(words & 0x3F | words >> 2 & 0xFC0 | words >> 4 & 0x3F000 | words >> 6 & 0xFC0000, "<u4")
+
+
+def _apart(words: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Inverse of `_together`."""
+    return np.asarray(words & 0x3F | words << 2 & 0x3F00 | words << 4 & 0x3F0000 | words << 6 & 0x3F000000, "<u4")
+
+
 def _last(bits: int) -> int:
     """The bfloat16 of a float32 of at least the size `LARGEST`; both as bits."""
     size = bits & SIZE
     return (bits - size | (NAN if size > INFINITE else INFINITE if size == INFINITE else LARGEST)) >> 16
 
 
-def _rounded_up(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+def rounded_up(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     """The bits of the next bfloat16 that is not below a float32 from 0; of NaN those of one."""
     return np.asarray((np.minimum(values.view(np.uint32), NAN) + 0xFFFF) >> 16, np.uint16)
 

@@ -49,6 +49,7 @@ def test_a_run_is_stopped(federation: Loopback, tmp_path: Path) -> None:
     assert "17" in unknown.stderr
 
 
+@pytest.mark.slow
 def test_a_superlink_is_restarted_while_a_run_is_followed(federation: Loopback, tmp_path: Path) -> None:
     with federation.submitted({**SETTINGS, "rounds": 9}, tmp_path / "followed") as follower:
         wait_for(lambda: "round 1/9" in follower.text(), RUN_SECONDS, federation.texts)

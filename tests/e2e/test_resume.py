@@ -64,7 +64,7 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 
 RUNS |= {
-    "short messages": {"rounds": 20, "messages.row": 8, "messages.step": 4},
+    "short messages": {"rounds": 20, "messages.row": 6, "messages.step": 2},
     "models that those who were not drawn confirm": {
         "rounds": 20,
         "clients": 6,

@@ -24,11 +24,15 @@ from tests.helpers.short_runs import Watched, honest, reasons, watched
 
 INT8: dict[str, Any] = {"messages.row": 8, "messages.step": 8}
 INT4: dict[str, Any] = {"messages.row": 4, "messages.step": 4}
+FEWEST: dict[str, Any] = {"messages.row": 6, "messages.step": 2}
 LARGE_STEPS: dict[str, Any] = {"step.start": 64.0, "rounds": 8}
 """The first candidates are turned down."""
 RUNS: dict[str, dict[str, Any]] = {
     "int8": INT8,
     "int4": INT4,
+    "fewest bits": FEWEST,
+    "fewest bits, misses": {**FEWEST, **LARGE_STEPS},
+    "fewest bits, samples": {**FEWEST, "clients": 6, "participation": 0.5, "evaluate-every": 3, "rounds": 8},
     "bfloat16": {"messages.row": 16, "messages.step": 16},
     "steps alone": {"messages.step": 8},
     "float64": {**INT8, "dtype": "float64"},
@@ -78,7 +82,7 @@ def test_who_is_shown_another_model_goes_on_from_the_one_it_holds(monkeypatch: p
     assert found.result.confirmed.round > 0
 
 
-@pytest.mark.parametrize("name", ["int8", "int4", "misses", "samples", "second row", "liars"])
+@pytest.mark.parametrize("name", ["int8", "fewest bits", "misses", "samples", "second row", "liars"])
 def test_bits_depend_on_neither_threads_nor_the_order_of_replies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"rounds": 4, **RUNS[name]}
     straight = run({**TINY, **settings})
@@ -96,7 +100,7 @@ def masked(result: Any, *, down: bool = True) -> list[str]:
     return [changed(event, **hidden).to_json() for event in result.events]
 
 
-@pytest.mark.parametrize("name", ["int8", "int4", "misses", "probe first", "samples", "second row", "buffers"])
+@pytest.mark.parametrize("name", ["int8", "fewest bits", "misses", "probe first", "samples", "second row", "buffers"])
 def test_a_resumed_run_has_the_bits_of_one_that_was_never_stopped(name: str, tmp_path: Path) -> None:
     """Nobody knows then what clients have: they are sent the model once more."""
     settings = {**TINY, **RUNS[name], "rounds": 7}
@@ -249,7 +253,7 @@ def test_a_client_whose_codes_are_none_costs_itself(monkeypatch: pytest.MonkeyPa
     assert found.result.status == "finished"
 
 
-@pytest.mark.parametrize("short", [INT8, INT4], ids=["int8", "int4"])
+@pytest.mark.parametrize("short", [INT8, FEWEST], ids=["int8", "fewest bits"])
 def test_the_loss_is_near_that_of_whole_messages_and_nobody_is_harmed(short: dict[str, Any]) -> None:
     settings = {"data": "digits", "clients": 6, "rounds": 20, "local.threads": 1, "guarantee.entitlement": "0"}
     whole, found = (run({**settings, **bits}) for bits in (WHOLE, short))
@@ -291,7 +295,7 @@ def few_columns(path: Path, count: int) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("short", [INT8, INT4], ids=["int8", "int4"])
+@pytest.mark.parametrize("short", [INT8, FEWEST], ids=["int8", "fewest bits"])
 @pytest.mark.parametrize("count", [1, 8, 50])
 def test_rounding_neither_has_honest_clients_caught_nor_ends_a_run(
     count: int, short: dict[str, Any], tmp_path: Path

@@ -226,10 +226,11 @@ def test_many_clients_hold_one_model(tmp_path: Path) -> None:
 def test_short_messages_are_a_share_of_whole_ones(tmp_path: Path) -> None:
     arguments = ["--clients", "3", "--rounds", "3", "--seeds", "1", "--parameters", "5000", "--set", "model=logistic"]
     record = record_of(short_messages.main, arguments, tmp_path)
-    assert record["int4_over_fedavg"] < record["int8_over_fedavg"] < record["bf16_over_fedavg"] < 1
+    assert record["4/2_over_fedavg"] < record["default_over_fedavg"] < record["8/8_over_fedavg"]
+    assert record["8/8_over_fedavg"] < record["16/16_over_fedavg"] < 1
     assert [row["messages"] for row in record["runs"]] == ["FedAvg", *short_messages.BITS]
-    assert [row["bits"] for row in record["coding"]] == [16, 8, 4]
-    assert record["int8_coding_over_read"] > 0
+    assert [row["bits"] for row in record["coding"]] == [16, 8, 6, 4]
+    assert record["default_coding_over_read"] > 0
 
 
 def test_a_slow_line_times_all_rounds_but_the_first_and_the_last_and_says_what_they_should_take() -> None:
@@ -240,7 +241,7 @@ def test_a_slow_line_times_all_rounds_but_the_first_and_the_last_and_says_what_t
         **dict.fromkeys(slow_line.SHORT, 6),
     }
     line = Line.of("1Mbit/2Mbit")
-    whole, short = (cast("dict[str, float]", slow_line.said_before(settings[name], line)) for name in ("FedAvg", "8/4"))
+    whole, short = (cast("dict[str, float]", slow_line.said_before(settings[name], line)) for name in ("FedAvg", "6/2"))
     assert whole["said"] == pytest.approx(8 * whole["MB down"] + 4 * whole["MB up"])
     assert short["MB down"] < 0.15 * whole["MB down"]
     assert short["MB up"] < 0.3 * whole["MB up"]
@@ -248,10 +249,10 @@ def test_a_slow_line_times_all_rounds_but_the_first_and_the_last_and_says_what_t
 
 def test_a_slow_line_is_held_against_fedavg(capsys: pytest.CaptureFixture[str]) -> None:
     one: dict[str, Json] = {"seconds": 10.0, "rounds": 1, "exchanges": 1.0, "dropped": 0, "carried": 1.05}
-    found: dict[str, dict[str, Json]] = {"FedAvg": one, "8/8": {**one, "seconds": 2.5}, "4/4": {**one, "seconds": 4.0}}
+    found: dict[str, dict[str, Json]] = {"FedAvg": one, "8/8": {**one, "seconds": 2.5}, "4/2": {**one, "seconds": 4.0}}
     said: dict[str, dict[str, Json]] = {name: {"MB down": 1.0, "MB up": 1.0, "said": 9.0} for name in found}
     figures = slow_line.figures_of(said, found)
-    assert (figures["8/8_over_fedavg"], figures["4/4_over_fedavg"]) == (0.25, 0.4)
+    assert (figures["8/8_over_fedavg"], figures["4/2_over_fedavg"]) == (0.25, 0.4)
     report("slow line", figures, slow_line.BARS, "")
     shown = capsys.readouterr().out
     for words in ("<= 0.3  met", "<= 0.3  missed", "said", "carried", "FedAvg"):

@@ -24,7 +24,7 @@ from tests.helpers.markdown import rows, section
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "dqnfed_flwr"
-LINES, MODULES, SMALL = 56_807, 310, 18
+LINES, MODULES, SMALL = 56_997, 311, 18
 """Bounds of the package: lines, files, and those of them below 60 lines. They only go down, or a commit says why."""
 LONGER = {"types", "schema.groups"}
 LONGER |= {"client.worker", "client.gradients"}
@@ -181,7 +181,7 @@ def test_the_package_grows_only_where_somebody_raises_its_bounds() -> None:
     assert {name_of(file).removeprefix("dqnfed_flwr.") for file, count in lines.items() if count > 350} <= LONGER
 
 
-@pytest.mark.parametrize(("method", "most"), [("dqn-fed", 58), ("fedavg", 50)])
+@pytest.mark.parametrize(("method", "most"), [("dqn-fed", 59), ("fedavg", 50)])
 def test_a_round_passes_no_more_files_than_it_did(method: str, most: int) -> None:
     """What somebody must read who follows a round from end to end."""
     settings = {"data": "digits", "clients": 4, "rounds": 3, "local.threads": 1, "method": method}

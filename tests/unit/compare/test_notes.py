@@ -135,7 +135,7 @@ def test_a_row_with_one_gradient_is_named_with_the_methods_reason() -> None:
 def test_it_is_said_whose_messages_are_rounded() -> None:
     notes = terms_notes([entry("dqn-fed"), entry("fedsgd", messages__row=16)])
     assert notes[-2:] == [
-        "DQN-Fed: rows in 8 bits a value, steps in 4 bits a value.",
+        "DQN-Fed: rows in 6 bits a value, steps in 1 to 4 bits a value.",
         "FedSGD: rows in 16 bits a value.",
     ]
     (note,) = terms_notes([entry("dqn-fed", privacy__mode="masked", messages__row=16), entry("fedsgd")])
@@ -178,5 +178,5 @@ def test_the_notes_stand_below_the_table() -> None:
     ]
     note, messages = footnotes(replace(made, rows=rows))
     assert note.startswith("DQN-Fed: one gradient of all samples and 1 epoch of SGD in batches of 32 a round")
-    assert messages.startswith("DQN-Fed: rows in 8 bits a value")
+    assert messages.startswith("DQN-Fed: rows in 6 bits a value")
     assert note in tables(replace(made, rows=rows))[0].notes

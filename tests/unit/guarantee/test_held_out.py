@@ -116,7 +116,7 @@ def test_a_rise_above_one_of_several_models_counts_at_its_share_of_the_level() -
     assert rises_above_any(after, [before], 1.01 * p)
 
 
-@pytest.mark.parametrize("wander", [0.0, 0.9, 0.99])
+@pytest.mark.parametrize("wander", [0.0, pytest.param(0.9, marks=pytest.mark.slow), 0.99])
 def test_a_client_that_is_never_harmed_seldom_refuses_in_a_whole_run(wander: float) -> None:
     repeats, rng = 100, np.random.default_rng(7)
     refused = sum(ever_refuses(losses_of(40, wander, 0.0, rng), best=False) for _ in range(repeats))

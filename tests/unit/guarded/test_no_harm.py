@@ -51,8 +51,14 @@ def history(
     return np.array(losses)
 
 
-@pytest.mark.parametrize("entitlement", ["0", "50%"])
-@pytest.mark.parametrize(("model", "seed"), [(layered, 0), (normed, 1)])
+@pytest.mark.parametrize(
+    ("model", "seed", "entitlement"),
+    [
+        (layered, 0, "0"),
+        (normed, 1, "50%"),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in ((layered, 0, "50%"), (normed, 1, "0"))),
+    ],
+)
 def test_no_loss_rises_above_its_ceiling_where_the_plain_strategy_has_it_rise(
     seed: int, model: Callable[[], nn.Module], entitlement: str
 ) -> None:

@@ -11,7 +11,7 @@ from dqnfed_flwr.functional import newton_rate_step
 from dqnfed_flwr.linalg.row_store import RowMemory
 from dqnfed_flwr.linalg.rows import IN_MEMORY, SMALL, RowSet
 from dqnfed_flwr.methods._base import RoundRows, make_method
-from dqnfed_flwr.strategy.solve import solve
+from dqnfed_flwr.strategy.solve import Slopes, solve
 from dqnfed_flwr.types import ClientReply, Float64Array
 from tests.helpers.gradient_sets import conflicting_set
 from tests.helpers.hearings import batch_of
@@ -51,6 +51,26 @@ def test_slopes_and_norm_are_those_of_the_step_with_empty_slots_between(rng: np.
     solved = solve(method, batch_of(replies(3, (1, 4, 6)), given, 1), given)
     np.testing.assert_allclose(solved.slopes, rows @ solved.step.numpy(), rtol=1e-10)
     assert solved.norm == pytest.approx(float(solved.step.norm()), rel=1e-10)
+
+
+def test_who_makes_another_step_of_it_is_told_the_slopes_of_those_who_are_heard(rng: np.random.Generator) -> None:
+    rows = conflicting_set(rng, 3, 8)
+    method = make_method(resolve(Settings.from_mapping({"dqn-fed.form": "anchored"})))
+    held = RowSet(3 + method.reference_rows, 8, torch.float64)
+    for slot, row in enumerate(rows):
+        held.put(slot, row)
+    given, told = RoundRows(held, (0, 2), others=(1,)), list[Float64Array]()
+
+    def adopt(step: torch.Tensor, slopes: Slopes) -> torch.Tensor:
+        for vector in (step, 2 * step, step):
+            found = slopes(vector)
+            told.append(np.zeros(0) if found is None else found)
+        return 3 * step
+
+    solved = solve(method, batch_of(replies(2, (1, 4)), given, 1), given, adopt)
+    along = rows @ solved.step.numpy() / 3
+    np.testing.assert_allclose(told, [along[[0, 2]], 2 * along[[0, 2]], along[[0, 2]]], rtol=1e-10)
+    np.testing.assert_allclose(solved.slopes, 3 * along[[0, 2, 1]], rtol=1e-10)
 
 
 def distance(rows: Float64Array, rates: Float64Array, memory: RowMemory) -> tuple[float, bool]:

@@ -18,9 +18,10 @@ from dqnfed_flwr.errors import ShapeError, WireError
 from dqnfed_flwr.masked.secrets import Stream
 from dqnfed_flwr.types import FloatArray
 from dqnfed_flwr.wire.codecs import KINDS, WHOLE, KindName
+from dqnfed_flwr.wire.levels import MOST, Levels
 from dqnfed_flwr.wire.rounding import BLOCK, CODES, SCALES, SWEEP, Brief, Parts, Rounded, _add
 
-BITS = (2, 4, 8)
+BITS = (2, 4, 6, 8)
 bits_of = pytest.mark.parametrize("bits", BITS)
 
 
@@ -120,7 +121,8 @@ def test_a_code_that_is_none_is_refused() -> None:
 @pytest.mark.parametrize(("kind", "bits"), [(kind, bits) for kind, found in KINDS.items() for bits in found.codecs])
 def test_what_the_table_writes_it_reads(kind: KindName, bits: int) -> None:
     """Under the keys that it names, whatever lies beside them; values that lie on levels, to the bit."""
-    largest, record, codec = 2 ** (min(bits, 8) - 1) - 1, ArrayRecord(), KINDS[kind]
+    record, codec = ArrayRecord(), KINDS[kind]
+    largest = MOST if isinstance(codec.codecs[bits], Levels) else 2 ** (min(bits, 8) - 1) - 1
     vector = np.resize([-largest, 0, largest], BLOCK + 3).astype(np.float32)
     codec.write(record, codec.codecs[bits].pack(vector, np.random.default_rng(0)), "name")
     assert set(record) == codec.keys("name", bits)
@@ -131,10 +133,10 @@ def test_what_the_table_writes_it_reads(kind: KindName, bits: int) -> None:
 
 def test_the_table_is_that_of_the_wire() -> None:
     assert {kind: (found.key, set(found.codecs)) for kind, found in KINDS.items()} == {
-        "row": ("gradient", {WHOLE, 16, 8, 4}),
-        "step": ("step", {WHOLE, 16, 8, 4}),
+        "row": ("gradient", {WHOLE, 16, 8, 6, 4}),
+        "step": ("step", {WHOLE, 16, 8, 4, 2}),
         "model": ("theta", {WHOLE}),
-        "extra": ("extra.", {WHOLE, *BITS}),
+        "extra": ("extra.", {WHOLE, 8, 4, 2}),
     }
 
 
