@@ -27,7 +27,7 @@ def measured(**changes: Any) -> tuple[DryRun, Settings]:
     "changes",
     [
         {"method": "fedavg"},
-        {"method": "dqn-fed", "guarantee.entitlement": "1000"},
+        {"method": "dqn-fed", "guarantee.entitlement": "1000", "messages.step": 4},
         {"method": "fednl", "ridge": 0.01},
         {"method": "fedavg", "attack.kind": "zero", "attack.clients": "3"},
     ],
