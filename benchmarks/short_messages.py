@@ -28,6 +28,7 @@ BARS = (
 BITS: Mapping[str, tuple[int | str, int | str]] = {
     "default": ("auto", "auto"),
     **{f"{row}/{step}": (row, step) for row, step in ((32, 32), (16, 16), (8, 8), (8, 4), (4, 4), (4, 2))},
+    "6/low-rank": (6, "low-rank"),
 }
 """Of rows and of steps."""
 REPEATS = 7

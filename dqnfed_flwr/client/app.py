@@ -148,7 +148,8 @@ class _Session:
         return wire.decode_task(message.content, None if self.held is None else self.held.follow)
 
     def save(self, context: Context) -> None:
-        """Leave the client's memory, if it has any, in the context."""
+        """Leave in the context that the model is in order, and the client's memory, if it has any."""
+        wire.encode_checked(context.run_id, self.client.checked, context.state)
         memory = {**self.client.export_state(), **({} if self.masks is None else self.masks.export())}
         model = {} if self.held is None else {HELD_MODEL + name: values for name, values in self.held.export().items()}
         if memory or self.held is not None:
@@ -179,6 +180,7 @@ def query(message: Message, context: Context) -> Message:
         session = _session_of(context)
         with discreet(session.masks):
             properties = session.client.get_properties({})
+        wire.encode_checked(context.run_id, session.client.checked, context.state)
     except ClientDataError as error:  # an error of Flower's would not say whose it is
         _, _, partition, _ = _key_of(context)
         properties = {"partition": partition, "fault": str(error), "version": package_version()}
@@ -247,7 +249,9 @@ def forget_clients() -> None:
 def _session_of(context: Context) -> _Session:
     key = _key_of(context)
     _, items, partition, place = key
-    return _SESSIONS.get(key, lambda: _open(_settings(items), partition, place, context))
+    session = _SESSIONS.get(key, lambda: _open(_settings(items), partition, place, context))
+    session.client.checked = wire.decode_checked(context.run_id, context.state) or session.client.checked
+    return session
 
 
 def _key_of(context: Context) -> _Key:

@@ -49,6 +49,11 @@ class DQNFedClient(NumPyClient):
     state : Mapping[str, NDArray] | None
         What `export_state` of the client's last life gave; None for a new client.
 
+    Attributes
+    ----------
+    checked : int
+        Outputs of the model that was found to be in order, here or in another process of the run; 0 for none.
+
     Notes
     -----
     `work` is the whole client. `fit` and `evaluate` adapt it to Flower's lists: parameters are [theta] or
@@ -64,7 +69,7 @@ class DQNFedClient(NumPyClient):
         self._data = data
         self._worker: Worker | None = None
         self._state = dict(state or {})  # until there is a worker
-        self._num_classes = 0
+        self._num_classes = self.checked = 0
 
     @property
     def nbytes(self) -> int:
@@ -260,8 +265,9 @@ class DQNFedClient(NumPyClient):
         if self._worker is None or wanted != self._num_classes:
             from dqnfed_flwr.client.worker import Worker
 
-            self._worker = Worker(self._settings, self._partition, self._data, wanted, self.export_state())
-            self._num_classes = wanted
+            known, state = wanted == self.checked, self.export_state()
+            self._worker = Worker(self._settings, self._partition, self._data, wanted, state, known=known)
+            self._num_classes = self.checked = wanted
         return self._worker
 
     def _classes(self, num_classes: int) -> int:

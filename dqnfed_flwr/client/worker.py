@@ -59,8 +59,8 @@ class Worker:
     """A client's samples and memory on one device; the model is borrowed for as long as the client computes.
 
     The samples are moved to the device once, test and validation part when first asked for. `num_classes` is the number
-    of outputs of the model; `state` is what `export_state` gave in an earlier life, empty for a new client. `models`
-    are those of the run's clients.
+    of outputs of the model; `state` is what `export_state` gave in an earlier life, empty for a new client. `known`:
+    whether the model was found to be in order in this run. `models` are those of the run's clients.
 
     Raises
     ------
@@ -75,7 +75,14 @@ class Worker:
     """
 
     def __init__(
-        self, settings: Settings, partition: int, data: ClientSource, num_classes: int, state: StateArrays
+        self,
+        settings: Settings,
+        partition: int,
+        data: ClientSource,
+        num_classes: int,
+        state: StateArrays,
+        *,
+        known: bool = False,
     ) -> None:
         self._settings, self._plan = settings, resolve(settings)
         self._partition = partition
@@ -84,6 +91,8 @@ class Worker:
         self._rows_stay = rows_stay(settings, self._device)
         prepare_torch(settings.local.threads, self._device, fused=may_fuse(self._plan, self._device))
         self.models = shared_models(settings, data, num_classes, self._device)
+        if known:
+            self.models.trust()
         self._left = self.models.buffers  # as this client's last work left them
         task = task_of(settings)
         self._samples = DeviceParts(settings, task, data, partition, num_classes, self._device)

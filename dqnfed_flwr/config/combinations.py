@@ -100,10 +100,10 @@ def _message_faults(run: RunPlan) -> Iterator[str]:
     """Who needs a model that is not sent."""
     if run.step_bits == WHOLE:
         return
-    yield from (f"messages.step: found {run.step_bits}{why}" for why in run.model_needed())
+    yield from (f"messages.step: found {run.settings.messages.step!r}{why}" for why in run.model_needed())
     if run.settings.rows.device == "device":
         why = "which are rounded on the host; use rows.device auto or host, or messages.row 32 and messages.step 32"
-        yield f"rows.device: found 'device' with steps in {run.step_bits} bits a value, {why}"
+        yield f"rows.device: found 'device' with {run.rounded}, {why}"
 
 
 def _masked_faults(run: RunPlan) -> Iterator[str]:

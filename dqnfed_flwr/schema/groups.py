@@ -333,8 +333,9 @@ class RowsSettings(Group):
     )
 
 
-WHOLE, SHORT_ROW, SHORT_STEP = 32, 6, 2
-"""Bits of a value that is sent as it is, and of those of rows and steps that are shortened by default."""
+WHOLE, SHORT_ROW, SHORT_STEP, LOW_RANK = 32, 6, 2, 0
+"""Bits of a value that is sent as it is, of those of rows and steps that are shortened by default; 0 stands for steps
+in low rank, which are not of so many bits a value."""
 
 
 class MessagesSettings(Group):
@@ -345,11 +346,11 @@ class MessagesSettings(Group):
         "bits a value of a client's row: float32 as it is, bfloat16, or whole numbers in blocks with a scale; in "
         "privacy.mode masked of the words of a sum, 32 or 16; auto is 6 where that was measured, see scale.md",
     )
-    step: Literal["auto", 2, 4, 8, 16, 32] = _wire(
+    step: Literal["auto", "low-rank", 2, 4, 8, 16, 32] = _wire(
         "auto",
         "the same of the server's step; below 32 a client keeps the model and is sent the step alone, which the server "
-        "rounds before it is tested; 2 is 1 to 4, as few as every client's descent allows; auto is 2 where auto of "
-        "rows is 6, unless clients need the model",
+        "rounds before it is tested; 2 is 1 to 4, as few as every client's descent allows; low-rank is matrices of the "
+        "lowest rank, up to 16, that it allows; auto is 2 where auto of rows is 6, unless clients need the model",
     )
 
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from dqnfed_flwr.schema.group import Group
-from dqnfed_flwr.schema.groups import SHORT_ROW, SHORT_STEP, WHOLE
+from dqnfed_flwr.schema.groups import LOW_RANK, SHORT_ROW, SHORT_STEP, WHOLE
 from dqnfed_flwr.schema.run import G, RunSettings
 from dqnfed_flwr.schema.work import GRADIENT, LBFGS, SGD, WorkProfile
 
@@ -270,10 +270,10 @@ class RunPlan:
 
     @property
     def step_bits(self) -> int:
-        """Bits a value of the server's step; `WHOLE` where clients are sent models."""
+        """Bits a value of the server's step; `WHOLE` where clients are sent models, `LOW_RANK` for matrices of such."""
         found = self.settings.messages.step
-        if isinstance(found, int):
-            return found
+        if found != "auto":
+            return LOW_RANK if found == "low-rank" else found
         return SHORT_STEP if self._shortens and not any(self.model_needed()) else WHOLE
 
     @property
@@ -286,8 +286,8 @@ class RunPlan:
     def rounded(self) -> str:
         """What travels in fewer bits than it has, in words; empty where nothing does."""
         bits = {"rows": self.row_bits, "sums": self.sum_bits if self.masked else WHOLE, "steps": self.step_bits}
-        few = {SHORT_STEP: "1 to 4"}
-        return ", ".join(f"{what} in {few.get(n, n)} bits a value" for what, n in bits.items() if n < WHOLE)
+        few = {SHORT_STEP: "1 to 4 bits a value", LOW_RANK: "low rank"}
+        return ", ".join(f"{what} in {few.get(n, f'{n} bits a value')}" for what, n in bits.items() if n < WHOLE)
 
     @cached_property
     def _shortens(self) -> bool:

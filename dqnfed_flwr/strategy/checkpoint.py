@@ -27,7 +27,7 @@ from dqnfed_flwr.run_files import UNREADABLE, replacing
 from dqnfed_flwr.schema.run import RunSettings
 from dqnfed_flwr.version import package_version
 
-FORMAT = 3
+FORMAT = 4
 """Of an archive; others are refused."""
 RECORD, NAMES, VECTORS = "record", "arrays", "vectors"
 DAMAGE = (*UNREADABLE, MemoryError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)

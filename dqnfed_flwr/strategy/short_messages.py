@@ -5,10 +5,10 @@ method hears of, so that the promise to the clients is about the model that they
 the steps before (error feedback). It is dropped where it is longer than the step, and after a round that did not move
 the model.
 
-With 2 bits a value c is as coarse as every client's descent allows: of a few roundings, from the coarsest on, the first
-is taken that leaves each client `KEPT` of the slope that it has along u, by the rows that the server holds, or has it
-climb by as little more. Where clients oppose each other that is a finer one, or one without e; where none is, the
-finest without e. Where the server does not know the slopes it is the finest, with e.
+With 2 bits a value, or in low rank, c is as coarse as every client's descent allows: of a few roundings, from the
+coarsest on, the first is taken that leaves each client `KEPT` of the slope that it has along u, by the rows that the
+server holds, or has it climb by as little more. Where clients oppose each other that is a finer one, or one without e;
+where none is, the finest without e. Where the server does not know the slopes it is the finest, with e.
 
 A node that answered has the model that its message was about, and the step. It is sent how that step ended, any steps
 that it missed, and the next one; or the whole model, where that is shorter, or it said that it has none. What nodes
@@ -39,12 +39,15 @@ from dqnfed_flwr.strategy.state import RunState
 from dqnfed_flwr.wire import Course, Leg
 from dqnfed_flwr.wire.codecs import KINDS, Codec
 from dqnfed_flwr.wire.levels import Levels
-from dqnfed_flwr.wire.rounding import Parts
+from dqnfed_flwr.wire.low_rank import LowRank
+from dqnfed_flwr.wire.rounding import Parts, Shape
 
 _ROUNDING = 6
 """Stream of the seed; those of clients are others."""
 SPACINGS = (2.0, 1.0, 0.0)
 """Of `Levels`, from the coarsest on."""
+RANKS = (1, 2, 4, 8, 16)
+"""Of `LowRank`."""
 KEPT, KEPT_OF_A_SAMPLE = 0.85, 2 / 3
 """Of a client's slope along the step, at least this share is left by rounding; steps that many will miss are sent more
 often, and may be coarser."""
@@ -79,9 +82,16 @@ class Line:
 
 
 class ShortMessages:
-    """The steps of a run as they are sent, and who has which; the `run` says in how many bits a value, below 32."""
+    """The steps of a run as they are sent, and who has which; the `run` says in how many bits a value, below 32.
+
+    Attributes
+    ----------
+    shapes : tuple[Shape, ...]
+        Those of the model's parameters, in reals; steps in low rank need them.
+    """
 
     def __init__(self, run: RunPlan) -> None:
+        self.shapes: tuple[Shape, ...] = ()
         self._seed, self._codec = run.settings.seed, KINDS["step"].codecs[run.step_bits]
         self._kept = KEPT if run.settings.sampled == run.settings.clients else KEPT_OF_A_SAMPLE
         self._left: Tensor | None = None  # e
@@ -101,16 +111,23 @@ class ShortMessages:
             return step
         left, self._path = self._left, ()
         aims = [step] if left is None or squared_norm(left.numpy()) > length else [step + left, step]
-        wanted = slopes(step) if isinstance(self._codec, Levels) else None
+        roundings = self._roundings()
+        wanted = slopes(step) if len(roundings) > 1 else None
         if wanted is None:
-            return self._rounded(aims[0], self._codec, number)
+            return self._rounded(aims[0], roundings[-1], number)
         least = wanted - (1 - self._kept) * abs(wanted)
-        for aimed, spacing in product(aims, SPACINGS):
-            adopted = self._rounded(aimed, Levels(spacing), number)
+        for aimed, rounding in product(aims, roundings):
+            adopted = self._rounded(aimed, rounding, number)
             found = slopes(adopted)
             if found is not None and (found >= least).all() and adopted.any():
                 break
         return adopted
+
+    def _roundings(self) -> tuple[Codec, ...]:
+        """What a step may be rounded by, from the coarsest on."""
+        if isinstance(self._codec, LowRank):
+            return tuple(LowRank(rank, self.shapes) for rank in RANKS)
+        return tuple(map(Levels, SPACINGS)) if isinstance(self._codec, Levels) else (self._codec,)
 
     def _rounded(self, aimed: Tensor, codec: Codec, number: int) -> Tensor:
         """What is sent in place of a vector [D]; note its parts, and what it lacks."""

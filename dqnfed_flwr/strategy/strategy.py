@@ -19,13 +19,12 @@ from dqnfed_flwr import wire
 from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.errors import ConfigError, QuorumError
 from dqnfed_flwr.fairness import fairness_report
-from dqnfed_flwr.methods._base import LayerMethod, Memory, Method, make_method
+from dqnfed_flwr.methods._base import LayerMethod, Memory, make_method
 from dqnfed_flwr.params import ParamSpec
 from dqnfed_flwr.steps import make_rule
 from dqnfed_flwr.strategy.checkpoint import Provenance
 from dqnfed_flwr.strategy.checkpointer import Checkpointer
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
-from dqnfed_flwr.strategy.compatibility import Form
 from dqnfed_flwr.strategy.confirmation import Confirmed, KnownModel
 from dqnfed_flwr.strategy.loop import EvaluateFn, OwnLoop, RoundLoop
 from dqnfed_flwr.strategy.masked_clients import MaskedClients
@@ -39,7 +38,7 @@ from dqnfed_flwr.telemetry.event_log import Patience
 from dqnfed_flwr.telemetry.events import Evaluated, Listener, RoundEvent
 from dqnfed_flwr.types import ACCURACY, Figure, on_host
 from dqnfed_flwr.wire import Buffers
-from dqnfed_flwr.wire.codecs import WHOLE
+from dqnfed_flwr.wire.codecs import LOW_RANK, WHOLE
 
 UNKNOWN = Provenance()
 Model = Callable[[], ArrayRecord]
@@ -170,7 +169,7 @@ class GradientStrategy(OwnLoop):
         if device is not None:
             state.to(device)
         task = task_of(self.settings)
-        _set_layers(self._method, task, self.settings, self._registry.form, state.theta.numel())
+        self._set_layers(task, short, state.theta.numel())
 
         def on_round(event: RoundEvent) -> None:
             checkpointer.finish()  # no event lies further ahead of it than one round
@@ -196,6 +195,24 @@ class GradientStrategy(OwnLoop):
             for listener in self._listeners:
                 listener.on_end()
         return outcome
+
+    def _set_layers(self, task: Task, short: ShortMessages | None, dim: int) -> None:
+        """Give a `LayerMethod`, also one inside another, and steps in low rank the layers of the model of D = `dim`.
+
+        A `settings.model` of another D is refused: it is not the model that is trained.
+        """
+        layered, low_rank = self._method.inner, self._plan.step_bits == LOW_RANK
+        if not isinstance(layered, LayerMethod) and not low_rank:
+            return
+        form, settings = self._registry.form, self.settings
+        module = task.build(form.input_shape, form.num_classes, seed=settings.seed, dtype=torch.float32)
+        spec = ParamSpec.of(module)
+        if spec.dim != dim:
+            raise ConfigError(f"model: {settings.model} has {spec.dim} parameters, the model to be trained has {dim}")
+        if isinstance(layered, LayerMethod):
+            layered.layers, layered.head = spec.layers, spec.head
+        if short is not None:
+            short.shapes = spec.real_shapes
 
     def _apply(self, num_rounds: int | None, timeout: float | None) -> None:
         changes = {
@@ -253,21 +270,6 @@ def _final_outcome(side: OwnClients, state: RunState, events: list[RoundEvent]) 
     outcome.accuracy, outcome.validation = found.test or {}, found.validation or {}
     outcome.without_figure = found.without_figure
     return outcome
-
-
-def _set_layers(method: Method, task: Task, settings: Settings, form: Form, dim: int) -> None:
-    """Give a `LayerMethod`, also one inside another, the layers of the model of D = `dim`.
-
-    A `settings.model` of another D is refused: it is not the model that is trained.
-    """
-    layered = method.inner
-    if not isinstance(layered, LayerMethod):
-        return
-    module = task.build(form.input_shape, form.num_classes, seed=settings.seed, dtype=torch.float32)
-    spec = ParamSpec.of(module)
-    if spec.dim != dim:
-        raise ConfigError(f"model: {settings.model} has {spec.dim} parameters, the model to be trained has {dim}")
-    layered.layers, layered.head = spec.layers, spec.head
 
 
 DQNFed = GradientStrategy

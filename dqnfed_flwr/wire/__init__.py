@@ -32,10 +32,12 @@ from dqnfed_flwr.wire.reply import encode_reply as encode_reply
 from dqnfed_flwr.wire.task import Assignment as Assignment
 from dqnfed_flwr.wire.task import Course as Course
 from dqnfed_flwr.wire.task import Leg as Leg
+from dqnfed_flwr.wire.task import decode_checked as decode_checked
 from dqnfed_flwr.wire.task import decode_memory as decode_memory
 from dqnfed_flwr.wire.task import decode_model as decode_model
 from dqnfed_flwr.wire.task import decode_properties as decode_properties
 from dqnfed_flwr.wire.task import decode_task as decode_task
+from dqnfed_flwr.wire.task import encode_checked as encode_checked
 from dqnfed_flwr.wire.task import encode_course as encode_course
 from dqnfed_flwr.wire.task import encode_memory as encode_memory
 from dqnfed_flwr.wire.task import encode_model as encode_model

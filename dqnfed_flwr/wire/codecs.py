@@ -26,13 +26,14 @@ from numpy.typing import NDArray
 from dqnfed_flwr.errors import ShapeError, WireError
 from dqnfed_flwr.types import FloatArray, on_host
 from dqnfed_flwr.wire.levels import Levels
+from dqnfed_flwr.wire.low_rank import LowRank
 from dqnfed_flwr.wire.rounding import BLOCK, CODES, FLOATS, SCALES, Brief, Parts, Plain, Rounded, Shape, floats
 
 if TYPE_CHECKING:
     from dqnfed_flwr.types import Vector
 
 MODEL, TASK, VECTORS, FIGURES, PROPERTIES = "model", "task", "vectors", "figures", "properties"
-MEMORY = "memory"
+MEMORY, CHECKED = "memory", "checked"
 HELD_MODEL = "held-model/"
 """Begins the names in a client's memory of the model that it keeps; a checkpoint goes without, see `short_messages`."""
 LOST_MODEL = "lost-model"
@@ -49,8 +50,10 @@ HEADER = re.compile(
 """The header that NumPy writes for a plain dtype; nothing a client sent is evaluated."""
 WHOLE = 32
 """Bits a value under which the table has vectors that go as they are, also those of float64."""
+LOW_RANK = 0
+"""Where the table has steps in low rank."""
 KindName = Literal["row", "step", "model", "extra"]
-Codec = Plain | Brief | Rounded | Levels
+Codec = Plain | Brief | Rounded | Levels | LowRank
 
 
 class Array(FlowerArray):  # the class name is part of the wire form: it says what the receiver builds
@@ -248,7 +251,7 @@ class Kind:
 _SHORT: Mapping[int, Codec] = {WHOLE: Plain(), 16: Brief(), 8: Rounded(8), 4: Rounded(4)}
 KINDS: Mapping[KindName, Kind] = {
     "row": Kind("gradient", {**_SHORT, 6: Rounded(6)}),
-    "step": Kind("step", {**_SHORT, 2: Levels()}),
+    "step": Kind("step", {**_SHORT, 2: Levels(), LOW_RANK: LowRank()}),
     "model": Kind("theta"),
     "extra": Kind(EXTRA, {WHOLE: Plain(), **{bits: Rounded(bits) for bits in (2, 4, 8)}}),
 }

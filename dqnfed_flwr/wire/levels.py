@@ -27,16 +27,13 @@ from dqnfed_flwr.wire.rounding import (
     Rounded,
     Shape,
     in_blocks,
-    join,
     rounded_up,
     sweep,
     widened,
 )
 
-BITS = 4
-"""Of a code, before codes are made shorter."""
-MOST = 2 ** (BITS - 1) - 1
-"""The last level on either side of 0."""
+MOST = 7
+"""The last level on either side of 0: a code has 4 bits, before codes are made shorter."""
 DEFLATE = -15
 """Deflate's bytes alone, without a header, and its largest window; minus its logarithm."""
 
@@ -54,7 +51,7 @@ class Levels:
 
     def expected(self, shape: Shape) -> Expected:
         """Dtypes of codes, whose number the values decide, and of scales, with the shape of these."""
-        return {**in_blocks(shape, BITS), CODES: (None, ("uint8",))}
+        return {**in_blocks(shape, 8), CODES: (None, ("uint8",))}
 
     def pack(self, vector: FloatArray, generator: np.random.Generator) -> Parts:
         """Round a vector of float32 or float64; nothing is drawn.
@@ -63,7 +60,6 @@ class Levels:
         """
         blocks, deflate = math.ceil(len(vector) / BLOCK), zlib.compressobj(1, zlib.DEFLATED, DEFLATE, 9, zlib.Z_RLE)
         codes, scales = list[bytes](), np.empty(blocks, np.uint16)
-        room, packed = np.empty(SWEEP * BLOCK, np.uint8), np.empty(SWEEP * BLOCK // 2, np.uint8)
         for first in range(0, blocks, SWEEP):
             with np.errstate(invalid="ignore", over="ignore"):
                 values = sweep(vector, first)
@@ -71,9 +67,8 @@ class Levels:
                 wide = widened(found)
                 usable = (wide >= SMALLEST) & np.isfinite(wide)
                 levels = np.rint(np.divide(values, wide[:, None], out=np.zeros_like(values), where=usable[:, None]))
-            whole = (np.clip(levels, -MOST, MOST, out=levels) + MOST).astype(np.uint32).reshape(-1)
-            join(whole, BITS, room[: whole.size], packed[: whole.size // 2])
-            codes.append(deflate.compress(packed[: whole.size // 2].data))
+            pairs = (np.clip(levels, -MOST, MOST, out=levels) + MOST).astype(np.uint8).reshape(-1).view("<u2")
+            codes.append(deflate.compress((pairs | pairs >> 4).astype(np.uint8).data))
         return {CODES: np.frombuffer(b"".join((*codes, deflate.flush())), np.uint8), SCALES: scales}
 
     def _scales(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -91,7 +86,11 @@ class Levels:
             raise ShapeError(f"codes that are not Deflate's: {error}") from None
         if len(codes) != count or not inflate.eof or inflate.unused_data:
             raise ShapeError(f"{parts[CODES].size} bytes do not stand for the {count} bytes of codes that are needed")
-        return Rounded(BITS).unpack({**parts, CODES: np.frombuffer(codes, np.uint8)}, shape)
+        pairs = np.frombuffer(codes, np.uint8).astype("<u2")
+        each = ((pairs | pairs << 4) & 0x0F0F).view(np.uint8)
+        if (most := each.max(initial=0)) > 2 * MOST:
+            raise ShapeError(f"a code of {most}; levels have codes from 0 to {2 * MOST}")
+        return Rounded(8).unpack({**parts, CODES: each + np.uint8(127 - MOST)}, shape)
 
     def error(self, parts: Parts, vector: FloatArray) -> float:
         """Not known: values beyond the last level may be of any size."""

@@ -30,13 +30,15 @@ FLOATS = ("float32", "float64")
 BLOCK = 256
 """Values that share a scale."""
 SWEEP = 256
-"""Blocks that are worked on at a time."""
+"""Blocks that are worked on at a time; codes of one sweep are put together, so it is part of what is sent."""
 SMALLEST = np.float32(2.0**-126)
 """Scales below it, whose inverse float32 does not hold, stand for blocks of zeros."""
 FRACTION = 23
 """Bits of a float32 behind the point."""
 SIZE, LARGEST, INFINITE, NAN = 0x7FFF_FFFF, 0x7F7F_0000, 0x7F80_0000, 0x7FC0_0000
 """Bits of a float32: all but the sign; the largest of bfloat16; infinity; a NaN. They are in the order of sizes."""
+UPPER, LOWER = np.array([[6], [4], [2]], np.uint32), np.array([[3], [12], [48]], np.uint32) * np.uint32(0x01010101)
+"""Of the fourth code in three bytes: where its bits lie in each, and which they are."""
 CODES, SCALES = ".codes", ".scales"
 """End the names of the arrays of a rounded vector."""
 Shape = tuple[int, ...]
@@ -133,7 +135,7 @@ class Rounded:
             with np.errstate(invalid="ignore", over="ignore"):
                 values = sweep(vector, first)
                 whole, scales[first : first + SWEEP] = self._round(values, room[:, : len(values)], stream)
-            join(whole, self.bits, small[: whole.size], codes[first : first + SWEEP].reshape(-1))
+            _join(whole, self.bits, small[: whole.size], codes[first : first + SWEEP].reshape(-1))
         return {CODES: codes.reshape(-1), SCALES: scales}
 
     def _round(
@@ -147,9 +149,8 @@ class Rounded:
         largest, bits = np.float32(2 ** (self.bits - 1) - 1), room.view(np.uint32)
         sizes = np.bitwise_and(values.view(np.uint32), SIZE, out=bits).max(axis=1).view(np.float32)
         scales = rounded_up(sizes / largest)
-        wide = widened(scales)
-        usable = (wide >= SMALLEST) & np.isfinite(wide)
-        inverse = np.divide(1, wide, out=np.zeros(len(wide), np.float32), where=usable)
+        wide = (scales.astype(np.uint32) << 16).view(np.float32)
+        inverse = 1 / np.where(usable := (wide >= SMALLEST) & (wide < np.inf), wide, np.inf)
         inverse[sizes * inverse > largest] *= np.float32(1 - 2**-22)  # so much may these operations be off by
         if not usable.all():
             values = np.where(usable[:, None], values, 0)
@@ -164,13 +165,13 @@ class Rounded:
         """The values, float32 [D]; `ShapeError` for a code that `pack` does not write."""
         largest, width = 2 ** (self.bits - 1) - 1, BLOCK * self.bits // 8
         packed, scales = parts[CODES].astype(np.uint8, copy=False), parts[SCALES].astype(np.uint16, copy=False)
-        found, room = np.empty((len(scales), BLOCK), np.float32), np.empty((2, SWEEP * BLOCK), np.uint8)
+        found, room = np.empty((len(scales), BLOCK), np.float32), np.empty(SWEEP * BLOCK, np.uint8)
         for first in range(0, len(scales), SWEEP):
             into = found[first : first + SWEEP]
-            codes = _part(packed[first * width :][: len(into) * width], self.bits, room[:, : into.size])
+            codes = _part(packed[first * width :][: len(into) * width], self.bits, room[: into.size])
             if (most := codes.max(initial=0)) > 2 * largest:
                 raise ShapeError(f"a code of {most}; {self.bits} bits have codes from 0 to {2 * largest}")
-            whole = np.subtract(codes, np.uint8(largest), out=room[0, : into.size]).view(np.int8)
+            whole = np.subtract(codes, np.uint8(largest), out=room[: into.size]).view(np.int8)
             into[:] = whole.reshape(into.shape)
             with np.errstate(invalid="ignore", over="ignore"):
                 into *= widened(scales[first : first + SWEEP])[:, None]
@@ -208,52 +209,53 @@ def _add(to: NDArray[np.uint32], bits: int, stream: Stream, room: NDArray[np.uin
     to[half:] += np.right_shift(words, 32 - bits, out=other)[: len(to) - half]
 
 
-def join(codes: NDArray[np.uint32], bits: int, room: NDArray[np.uint8], into: NDArray[np.uint8]) -> None:
-    """Put codes [N], the last bits of words, together `into` bytes [N * bits / 8], the first in the lowest bits."""
+def _join(codes: NDArray[np.uint32], bits: int, room: NDArray[np.uint8], into: NDArray[np.uint8]) -> None:
+    """Put codes [N] of a sweep, the last bits of words, together `into` bytes [N * bits / 8].
+
+    Codes and bytes are cut into as many equal parts as one byte, or three of 6 bits, have codes. A byte has one of each
+    part, the first in the lowest bits. Of 6 bits, bytes of each third have a code of one part in the lowest bits, and
+    above it two bits of a code of the fourth.
+    """
     if bits == 8:
         np.copyto(into, codes, casting="unsafe")
         return
     np.copyto(room, codes, casting="unsafe")
-    room &= np.uint8(2**bits - 1)
+    words = room.view("<u4").reshape(4 if bits == 6 else 8 // bits, -1)
+    words &= _each(2**bits - 1)
     if bits == 6:
-        found = _together(room.view("<u4")).view(np.uint8)
-        for place in range(3):
-            into[place::3] = found[place::4]
+        wide = into.view("<u4").reshape(3, -1)
+        np.left_shift(words[3], UPPER, out=wide)
+        wide &= _each(0xC0)
+        wide |= words[:3]
         return
-    for width in (2, 4):
-        if width >= bits:
-            pairs = room.view("<u2")
-            pairs *= 256 + 2**width  # the second beside the first, in the upper byte
-            pairs >>= 8
-            room = room[: len(pairs)]
-            np.copyto(room, pairs, casting="unsafe")
-    into[:] = room
+    for place in range(1, len(words)):
+        words[place] <<= bits * place
+        words[0] |= words[place]
+    into.view("<u4")[:] = words[0]
 
 
-def _part(packed: NDArray[np.uint8], bits: int, rooms: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Inverse of `join`: codes, a byte each; they lie in one of two `rooms`, as large as they are, or are `packed`."""
+def _part(packed: NDArray[np.uint8], bits: int, room: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Inverse of `_join`: codes, a byte each; they lie in the `room`, as large as they are, or are `packed`."""
+    if bits == 8:
+        return packed
+    wide = packed.view("<u4")
     if bits == 6:
-        for place in range(3):
-            rooms[0][place::4] = packed[place::3]
-        return _apart(rooms[0].view("<u4")).view(np.uint8)
-    for width, room in zip((4, 2), rooms, strict=True):
-        if width >= bits:
-            pairs = room[: 2 * len(packed)].view("<u2")
-            np.left_shift(packed, np.uint16(8 - width), out=pairs)
-            pairs |= packed
-            pairs &= (2**width - 1) * 0x101
-            packed = pairs.view(np.uint8)
-    return packed
+        words, thirds = room.view("<u4").reshape(4, -1), wide.reshape(3, -1)
+        np.right_shift(thirds, UPPER, out=words[:3])
+        words[:3] &= LOWER
+        np.bitwise_or.reduce(words[:3], axis=0, out=words[3])
+        np.bitwise_and(thirds, _each(0x3F), out=words[:3])
+        return room
+    words = room.view("<u4").reshape(8 // bits, -1)
+    for place, part in enumerate(words):
+        np.right_shift(wide, bits * place, out=part)
+    words &= _each(2**bits - 1)
+    return room
 
 
-def _together(words: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Four codes of 6 bits in the last 24 bits of each word, from one in each of its bytes."""
-    return np.asarray(words & 0x3F | words >> 2 & 0xFC0 | words >> 4 & 0x3F000 | words >> 6 & 0xFC0000, "<u4")
-
-
-def _apart(words: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Inverse of `_together`."""
-    return np.asarray(words & 0x3F | words << 2 & 0x3F00 | words << 4 & 0x3F0000 | words << 6 & 0x3F000000, "<u4")
+def _each(byte: int) -> np.uint32:
+    """A word of four such bytes."""
+    return np.uint32(byte * 0x01010101)
 
 
 def _last(bits: int) -> int:

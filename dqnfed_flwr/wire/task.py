@@ -16,6 +16,7 @@ from dqnfed_flwr.errors import WireError
 from dqnfed_flwr.types import ClientTask, under
 from dqnfed_flwr.wire.codecs import (
     BUFFER,
+    CHECKED,
     DIRECTIVE,
     KINDS,
     MEMORY,
@@ -211,6 +212,18 @@ def memory_record(state: RecordDict) -> ArrayRecord | None:
 def decode_memory(state: RecordDict) -> dict[str, NDArray[np.generic]]:
     """Inverse of `encode_memory`; empty when there is none yet."""
     return _as_sent(memory_record(state) or ArrayRecord())
+
+
+def encode_checked(run: int, outputs: int, state: RecordDict) -> None:
+    """Note there, too, that a model with so many outputs was found to be in order in this run."""
+    state[CHECKED] = ConfigRecord({"run": run, "outputs": outputs})
+
+
+def decode_checked(run: int, state: RecordDict) -> int:
+    """Outputs of the model that was found to be in order in this run; 0 for none."""
+    found = of_kind(state, ConfigRecord).get(CHECKED, ConfigRecord())
+    outputs = found.get("outputs")
+    return outputs if found.get("run") == run and isinstance(outputs, int) else 0
 
 
 def _as_sent(record: Mapping[str, FlowerArray]) -> dict[str, NDArray[np.generic]]:

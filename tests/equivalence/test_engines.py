@@ -51,6 +51,7 @@ def figures(result: RunResult) -> list[str]:
 
 HELD_OUT: dict[str, Any] = {
     "rounds": 8,
+    "seed": 3,
     "step.judge": "held-out",
     "split.validation-fraction": 0.4,
     "guarantee.held-out-level": 0.9,
@@ -59,7 +60,10 @@ HELD_OUT: dict[str, Any] = {
 }
 
 
-MASKED: dict[str, Any] = {"privacy.mode": "masked", "clients": 4, "dqn-fed.anchor": "auto", "curvature.kind": "none"}
+MASKED: dict[str, Any] = {
+    **{"privacy.mode": "masked", "privacy.min-samples": 100, "clients": 4},
+    **{"dqn-fed.anchor": "auto", "curvature.kind": "none"},
+}
 MASKED_SHORT: dict[str, Any] = {**MASKED, "messages.row": 16, "messages.step": 8}
 
 

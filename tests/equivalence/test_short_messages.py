@@ -25,6 +25,7 @@ from tests.helpers.short_runs import Watched, honest, reasons, watched
 INT8: dict[str, Any] = {"messages.row": 8, "messages.step": 8}
 INT4: dict[str, Any] = {"messages.row": 4, "messages.step": 4}
 FEWEST: dict[str, Any] = {"messages.row": 6, "messages.step": 2}
+LOW_RANK: dict[str, Any] = {"messages.row": 6, "messages.step": "low-rank"}
 LARGE_STEPS: dict[str, Any] = {"step.start": 64.0, "rounds": 8}
 """The first candidates are turned down."""
 RUNS: dict[str, dict[str, Any]] = {
@@ -33,6 +34,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "fewest bits": FEWEST,
     "fewest bits, misses": {**FEWEST, **LARGE_STEPS},
     "fewest bits, samples": {**FEWEST, "clients": 6, "participation": 0.5, "evaluate-every": 3, "rounds": 8},
+    "low rank": LOW_RANK,
+    "low rank, misses": {**LOW_RANK, **LARGE_STEPS},
     "bfloat16": {"messages.row": 16, "messages.step": 16},
     "steps alone": {"messages.step": 8},
     "float64": {**INT8, "dtype": "float64"},
@@ -65,7 +68,7 @@ def test_every_client_computes_at_the_servers_model_to_the_bit(name: str, monkey
     first, *later = (sizes for exchange in found.sent.values() for sizes in exchange.values())
     assert "theta" in first
     assert sum("theta" not in sizes for sizes in later) > len(later) / 2
-    if name.startswith("misses"):
+    if "misses" in name:
         assert max(map(len, found.paths)) > 1  # a candidate that was reached from another
 
 
@@ -82,7 +85,7 @@ def test_who_is_shown_another_model_goes_on_from_the_one_it_holds(monkeypatch: p
     assert found.result.confirmed.round > 0
 
 
-@pytest.mark.parametrize("name", ["int8", "fewest bits", "misses", "samples", "second row", "liars"])
+@pytest.mark.parametrize("name", ["int8", "fewest bits", "low rank", "misses", "samples", "second row", "liars"])
 def test_bits_depend_on_neither_threads_nor_the_order_of_replies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"rounds": 4, **RUNS[name]}
     straight = run({**TINY, **settings})
@@ -100,7 +103,9 @@ def masked(result: Any, *, down: bool = True) -> list[str]:
     return [changed(event, **hidden).to_json() for event in result.events]
 
 
-@pytest.mark.parametrize("name", ["int8", "fewest bits", "misses", "probe first", "samples", "second row", "buffers"])
+@pytest.mark.parametrize(
+    "name", ["int8", "fewest bits", "low rank", "misses", "probe first", "samples", "second row", "buffers"]
+)
 def test_a_resumed_run_has_the_bits_of_one_that_was_never_stopped(name: str, tmp_path: Path) -> None:
     """Nobody knows then what clients have: they are sent the model once more."""
     settings = {**TINY, **RUNS[name], "rounds": 7}
@@ -253,7 +258,7 @@ def test_a_client_whose_codes_are_none_costs_itself(monkeypatch: pytest.MonkeyPa
     assert found.result.status == "finished"
 
 
-@pytest.mark.parametrize("short", [INT8, FEWEST], ids=["int8", "fewest bits"])
+@pytest.mark.parametrize("short", [INT8, FEWEST, LOW_RANK], ids=["int8", "fewest bits", "low rank"])
 def test_the_loss_is_near_that_of_whole_messages_and_nobody_is_harmed(short: dict[str, Any]) -> None:
     settings = {"data": "digits", "clients": 6, "rounds": 20, "local.threads": 1, "guarantee.entitlement": "0"}
     whole, found = (run({**settings, **bits}) for bits in (WHOLE, short))
@@ -276,7 +281,9 @@ def test_the_loss_is_near_that_of_whole_messages_and_nobody_is_harmed(short: dic
         ({"curvature.kind": "secant", "curvature.previous": "recomputed", "dqn-fed.anchor": "momentum"}, "'secant'"),
         ({"attack.kind": "random"}, "attack.kind 'random'"),
         ({"dqn-fed.anchor": "fednew"}, "method 'fednew'"),
-        ({"rows.device": "device"}, "rows.device: found 'device' with steps in 8 bits a value"),
+        ({"rows.device": "device"}, "rows.device: found 'device' with rows in 8 bits a value, steps in 8 bits a value"),
+        ({"rows.device": "device", "messages.step": "low-rank"}, "with rows in 8 bits a value, steps in low rank"),
+        ({"method": "fednew", "messages.step": "low-rank"}, "messages.step: found 'low-rank' with method 'fednew'"),
         ({"messages.step": 6}, "messages.step"),
         ({"messages.row": 2}, "messages.row"),
     ],

@@ -2,19 +2,20 @@ from __future__ import annotations
 
 import gc
 import weakref
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from flwr.app import Context, RecordDict
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from dqnfed_flwr.client import app, parts
+from dqnfed_flwr.client import app, parts, path_checks, shared_models
 from dqnfed_flwr.client.app import LEAST, forget_clients
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import ClientData
 from dqnfed_flwr.data.clients import take_part
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.engine.run import run_in_process
+from dqnfed_flwr.engine.server_run import serve
 from dqnfed_flwr.errors import ConfigError
 from tests.helpers.runs import TINY
 
@@ -81,3 +82,32 @@ def test_more_clients_than_the_least_are_built_once_too(loaded: list[weakref.ref
     many = {"clients": LEAST + 1, "partition": "iid", "split.samples": 0, "local.together": together}
     run_in_process(Settings.from_mapping({**TINY, **many}))
     assert len(loaded) == LEAST + 1
+
+
+def test_a_model_is_checked_once_a_run_and_node_whatever_process_a_message_comes_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checks: list[int] = []
+
+    def counted(*args: Any, **more: Any) -> None:
+        checks.append(1)
+        check_path(*args, **more)
+
+    check_path = path_checks.check_path
+    monkeypatch.setattr(shared_models, "check_path", counted)
+    seen: list[int] = []
+
+    def answer(message: Message, context: Context) -> Message:
+        forget_clients()
+        reply = app.app(message, context)
+        seen.append(len(checks))
+        return reply
+
+    settings = Settings.from_mapping(
+        {**TINY, "clients": 1, "model": "tests.helpers.models:norm_mlp", "method": "fedavg"}
+    )
+    for already in (0, 1):
+        serve(InProcessGrid(cast(ClientApp, answer), 1, settings.flat()), settings)
+        assert seen == [1 + already] * len(seen)
+        assert len(seen) > settings.rounds
+        seen.clear()

@@ -77,6 +77,7 @@ def test_settings_that_were_not_checked_are_refused_where_they_are_resolved() ->
         ({"participation": 0.3, "dqn-fed.anchor": "fedavg"}, 6, 2),
         ({"messages.row": 16}, 16, 2),
         ({"messages.step": 32}, 6, 32),
+        ({"messages.step": "low-rank", "dtype": "float64"}, 32, 0),
         ({"dqn-fed.anchor": "fednew"}, 6, 32),
         ({"attack.kind": "random"}, 6, 32),
         ({"rows.device": "host"}, 6, 2),

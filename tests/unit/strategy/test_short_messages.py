@@ -21,7 +21,7 @@ from client_app.app import app
 from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.engine.server_run import serve
 from dqnfed_flwr.params import digest
-from dqnfed_flwr.strategy.short_messages import MOST_TAKEN, Line, ShortMessages
+from dqnfed_flwr.strategy.short_messages import MOST_TAKEN, RANKS, Line, ShortMessages
 from dqnfed_flwr.strategy.solve import unknown
 from dqnfed_flwr.types import Float64Array, FloatArray
 from dqnfed_flwr.wire import Leg
@@ -33,7 +33,7 @@ from tests.helpers.short_runs import reasons
 DIM = 700
 
 
-def short(bits: int = 4, seed: int = 0, share: float = 1.0) -> ShortMessages:
+def short(bits: int | str = 4, seed: int = 0, share: float = 1.0) -> ShortMessages:
     run = {"messages.step": bits, "seed": seed, "clients": 10, "participation": share}
     return ShortMessages(resolve(Settings.from_mapping(run)))
 
@@ -259,3 +259,25 @@ def test_without_known_slopes_the_step_is_as_fine_as_it_can_be() -> None:
     found = short(2).adopt(step, 1)
     finest = Levels().unpack(Levels(0.0).pack(step.numpy(), np.random.default_rng(0)), (DIM,))
     np.testing.assert_array_equal(found.numpy(), finest)
+
+
+@given(seed=st.integers(0, 300), count=st.integers(1, 3))
+@settings(max_examples=30)
+def test_a_step_in_low_rank_has_no_more_columns_than_descent_asks_for(seed: int, count: int) -> None:
+    """Each of the clients asks for one of so many orthogonal matrices of rank 1, and the step is their sum."""
+    draws = np.random.default_rng(seed)
+    left, right = (np.linalg.qr(draws.standard_normal((40, 8)))[0][:, :count] for _ in range(2))
+    rows = np.stack([np.outer(*pair).reshape(-1) for pair in zip(left.T, right.T, strict=True)]).astype(np.float32)
+    messages = short("low-rank")
+    messages.shapes = ((40, 40),)
+    step = torch.from_numpy(rows.sum(axis=0))
+    adopted = messages.adopt(step, 1, stubborn(*rows))
+    columns = int(np.linalg.matrix_rank(adopted.numpy().reshape(40, 40)))
+    assert count <= columns <= 2 ** (count - 1).bit_length()
+    assert float((adopted - step).norm()) < 0.02 * float(step.norm())
+
+
+def test_without_known_slopes_a_step_has_the_highest_rank() -> None:
+    messages, step = short("low-rank"), torch.from_numpy(np.random.default_rng(0).standard_normal(6400)).float()
+    messages.shapes = ((80, 80),)
+    assert np.linalg.matrix_rank(messages.adopt(step, 1).numpy().reshape(80, 80)) == RANKS[-1]

@@ -17,8 +17,9 @@ from scipy.stats import chisquare
 from dqnfed_flwr.errors import ShapeError, WireError
 from dqnfed_flwr.masked.secrets import Stream
 from dqnfed_flwr.types import FloatArray
-from dqnfed_flwr.wire.codecs import KINDS, WHOLE, KindName
+from dqnfed_flwr.wire.codecs import KINDS, LOW_RANK, WHOLE, KindName
 from dqnfed_flwr.wire.levels import MOST, Levels
+from dqnfed_flwr.wire.low_rank import LowRank
 from dqnfed_flwr.wire.rounding import BLOCK, CODES, SCALES, SWEEP, Brief, Parts, Rounded, _add
 
 BITS = (2, 4, 6, 8)
@@ -124,7 +125,8 @@ def test_what_the_table_writes_it_reads(kind: KindName, bits: int) -> None:
     record, codec = ArrayRecord(), KINDS[kind]
     largest = MOST if isinstance(codec.codecs[bits], Levels) else 2 ** (min(bits, 8) - 1) - 1
     vector = np.resize([-largest, 0, largest], BLOCK + 3).astype(np.float32)
-    codec.write(record, codec.codecs[bits].pack(vector, np.random.default_rng(0)), "name")
+    writer = LowRank(1, (vector.shape,)) if bits == LOW_RANK else codec.codecs[bits]
+    codec.write(record, writer.pack(vector, np.random.default_rng(0)), "name")
     assert set(record) == codec.keys("name", bits)
     codec.write(record, np.ones(3), "other")
     assert np.array_equal(codec.read(record, vector.shape, "name", bits), vector)
@@ -134,7 +136,7 @@ def test_what_the_table_writes_it_reads(kind: KindName, bits: int) -> None:
 def test_the_table_is_that_of_the_wire() -> None:
     assert {kind: (found.key, set(found.codecs)) for kind, found in KINDS.items()} == {
         "row": ("gradient", {WHOLE, 16, 8, 6, 4}),
-        "step": ("step", {WHOLE, 16, 8, 4, 2}),
+        "step": ("step", {WHOLE, 16, 8, 4, 2, LOW_RANK}),
         "model": ("theta", {WHOLE}),
         "extra": ("extra.", {WHOLE, 8, 4, 2}),
     }
