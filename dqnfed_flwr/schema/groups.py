@@ -349,8 +349,8 @@ class MessagesSettings(Group):
     step: Literal["auto", "low-rank", 2, 4, 8, 16, 32] = _wire(
         "auto",
         "the same of the server's step; below 32 a client keeps the model and is sent the step alone, which the server "
-        "rounds before it is tested; 2 is 1 to 4, as few as every client's descent allows; low-rank is matrices of the "
-        "lowest rank, up to 16, that it allows; auto is 2 where auto of rows is 6, unless clients need the model",
+        "rounds before it is tested; 2 is 1 to 4, as few as every client's descent allows; low-rank is matrices of "
+        "rank 1, 2, 4, 8 or 16, as low as that allows; auto is 2 where auto of rows is 6 and no client needs the model",
     )
 
 

@@ -279,7 +279,7 @@ class RunPlan:
     @property
     def draws_anew(self) -> bool:
         """Whether what travels is rounded by draws of the round, so that the same is not sent twice."""
-        drawn = SHORT_STEP < self.step_bits < WHOLE
+        drawn = self.step_bits not in (SHORT_STEP, WHOLE)
         return drawn or min(self.row_bits, self.sum_bits) < WHOLE
 
     @property

@@ -208,7 +208,11 @@ class GradientStrategy(OwnLoop):
         module = task.build(form.input_shape, form.num_classes, seed=settings.seed, dtype=torch.float32)
         spec = ParamSpec.of(module)
         if spec.dim != dim:
-            raise ConfigError(f"model: {settings.model} has {spec.dim} parameters, the model to be trained has {dim}")
+            who = "steps in low rank go" if low_rank else f"method {settings.method!r} goes"
+            raise ConfigError(
+                f"model: {settings.model} has {spec.dim} parameters, the model to be trained has {dim}; {who} by "
+                "its layers: name the model that is trained"
+            )
         if isinstance(layered, LayerMethod):
             layered.layers, layered.head = spec.layers, spec.head
         if short is not None:

@@ -40,13 +40,20 @@ class LowRank:
         return {CODES: (None, ("uint16",)), SIDES: (None, ("int64",))}
 
     def pack(self, vector: FloatArray, generator: np.random.Generator) -> Parts:
-        """Bring a finite vector of float32 or float64 to low rank; the `generator` draws columns and rounds factors."""
+        """Bring a vector of float32 or float64 to low rank; the `generator` draws columns and rounds factors.
+
+        `ShapeError` where the `shapes` are of another number of values. A matrix with a value that is not finite goes
+        as it is: `unpack` shows it.
+        """
+        if (count := sum(map(math.prod, self.shapes))) != len(vector):
+            raise ShapeError(f"shapes of {count} values for a vector of {len(vector)}")
         sides, values, place = list[tuple[int, int, int]](), list[NDArray[np.float32]](), 0
         for shape in self.shapes:
             size, rows = math.prod(shape), shape[0] if shape else 1
-            part = np.asarray(vector[place : place + size], np.float32)
+            with np.errstate(over="ignore"):
+                part = np.asarray(vector[place : place + size], np.float32)
             columns, place = size // max(rows, 1), place + size
-            if self.rank * (rows + columns) < size:
+            if self.rank * (rows + columns) < size and np.isfinite(part).all():
                 sides.append((rows, columns, self.rank))
                 values.extend(_factors(part.reshape(rows, columns), self.rank, generator))
             else:
@@ -60,7 +67,7 @@ class LowRank:
 
         Products are added in their order, each value by itself: no library's matrix product decides a bit of them.
         """
-        sides, values = _sides(parts[SIDES]), Brief().unpack(parts, (parts[CODES].size,))
+        sides, values = _sides(parts[SIDES], math.prod(shape)), Brief().unpack(parts, (parts[CODES].size,))
         held = sum(rank * (rows + columns) or rows * columns for rows, columns, rank in sides)
         if (count := sum(rows * columns for rows, columns, _ in sides)) != math.prod(shape) or held != len(values):
             raise ShapeError(f"{len(values)} factors of {count} values; {math.prod(shape)} values are needed")
@@ -85,8 +92,11 @@ def _factors(matrix: NDArray[np.float32], rank: int, generator: np.random.Genera
     """Columns [n] and rows [m], in turn, whose products' sum is nearly the best of so many for the matrix M [n, m].
 
     Q is an orthonormal basis of (M M^T)^POWERS M R, R of random columns, `MORE` than needed, and U the first left
-    singular vectors of Q^T M: columns are those of P = Q U, rows those of P^T M.
+    singular vectors of Q^T M: columns are those of P = Q U, rows those of P^T M. M is brought to values up to 1 for
+    that, by a power of two.
     """
+    power = np.ldexp(np.float32(1), -int(np.frexp(np.abs(matrix).max())[1]))
+    matrix = matrix * power
     basis = generator.standard_normal((matrix.shape[1], min(rank + MORE, *matrix.shape))).astype(np.float32)
     for _ in range(POWERS):
         basis, _ = np.linalg.qr(matrix @ basis)
@@ -94,11 +104,15 @@ def _factors(matrix: NDArray[np.float32], rank: int, generator: np.random.Genera
     basis, _ = np.linalg.qr(matrix @ basis)
     largest, _, _ = np.linalg.svd(basis.T @ matrix, full_matrices=False)
     columns = basis @ largest[:, :rank]
-    return [side for pair in zip(columns.T, columns.T @ matrix, strict=True) for side in pair]
+    return [side for pair in zip(columns.T, columns.T @ matrix / power, strict=True) for side in pair]
 
 
-def _sides(given: NDArray[np.generic]) -> list[tuple[int, int, int]]:
-    """Rows, columns and rank of each part; `ShapeError` unless all are whole numbers from 0 on."""
-    if given.ndim != 2 or given.shape[1:] != (3,) or (given < np.int64(0)).any():
-        raise ShapeError(f"sides of shape {given.shape}; need [L, 3] of whole numbers from 0 on")
-    return [(rows, columns, rank) for rows, columns, rank in given.tolist()]
+def _sides(given: NDArray[np.generic], most: int) -> list[tuple[int, int, int]]:
+    """Rows, columns and rank of each part; `ShapeError` unless they can be those of parts of `most` values in all."""
+    if given.ndim != 2 or given.shape[1:] != (3,):
+        raise ShapeError(f"sides of shape {given.shape}; need [L, 3]")
+    sides = [(rows, columns, rank) for rows, columns, rank in given.tolist()]
+    for rows, columns, rank in sides:
+        if not (0 <= rows <= most and 0 <= columns <= most and 0 <= rank <= min(rows, columns)):
+            raise ShapeError(f"a part of sides {rows} and {columns} and rank {rank} among {most} values")
+    return sides

@@ -214,7 +214,7 @@ def _join(codes: NDArray[np.uint32], bits: int, room: NDArray[np.uint8], into: N
 
     Codes and bytes are cut into as many equal parts as one byte, or three of 6 bits, have codes. A byte has one of each
     part, the first in the lowest bits. Of 6 bits, bytes of each third have a code of one part in the lowest bits, and
-    above it two bits of a code of the fourth.
+    above it two bits of the code of the fourth in the same place: the first third the lowest.
     """
     if bits == 8:
         np.copyto(into, codes, casting="unsafe")

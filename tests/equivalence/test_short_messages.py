@@ -35,6 +35,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "fewest bits, misses": {**FEWEST, **LARGE_STEPS},
     "fewest bits, samples": {**FEWEST, "clients": 6, "participation": 0.5, "evaluate-every": 3, "rounds": 8},
     "low rank": LOW_RANK,
+    "low rank, complex": {**LOW_RANK, "model": "tests.helpers.odd_models:spectral"},
     "low rank, misses": {**LOW_RANK, **LARGE_STEPS},
     "bfloat16": {"messages.row": 16, "messages.step": 16},
     "steps alone": {"messages.step": 8},

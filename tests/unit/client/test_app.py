@@ -5,7 +5,7 @@ import weakref
 from typing import Any, cast
 
 import pytest
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 
 from dqnfed_flwr.client import app, parts, path_checks, shared_models
@@ -84,17 +84,23 @@ def test_more_clients_than_the_least_are_built_once_too(loaded: list[weakref.ref
     assert len(loaded) == LEAST + 1
 
 
-def test_a_model_is_checked_once_a_run_and_node_whatever_process_a_message_comes_to(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    checks: list[int] = []
+OWN: dict[str, Any] = {**TINY, "clients": 1, "model": "tests.helpers.models:norm_mlp", "method": "fedavg"}
+
+
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One entry for each check of a model."""
+    found: list[int] = []
 
     def counted(*args: Any, **more: Any) -> None:
-        checks.append(1)
-        check_path(*args, **more)
+        found.append(1)
+        path_checks.check_path(*args, **more)
 
-    check_path = path_checks.check_path
     monkeypatch.setattr(shared_models, "check_path", counted)
+    return found
+
+
+def test_a_model_is_checked_once_a_run_and_node_whatever_process_a_message_comes_to(checks: list[int]) -> None:
     seen: list[int] = []
 
     def answer(message: Message, context: Context) -> Message:
@@ -103,11 +109,43 @@ def test_a_model_is_checked_once_a_run_and_node_whatever_process_a_message_comes
         seen.append(len(checks))
         return reply
 
-    settings = Settings.from_mapping(
-        {**TINY, "clients": 1, "model": "tests.helpers.models:norm_mlp", "method": "fedavg"}
-    )
+    settings = Settings.from_mapping(OWN)
     for already in (0, 1):
         serve(InProcessGrid(cast(ClientApp, answer), 1, settings.flat()), settings)
         assert seen == [1 + already] * len(seen)
         assert len(seen) > settings.rounds
         seen.clear()
+
+
+@pytest.mark.parametrize(
+    ("note", "trusted"),
+    [
+        ({"run": 0, "outputs": 10}, True),
+        ({"run": 1, "outputs": 10}, False),
+        ({"run": 0, "outputs": 9}, False),
+        ({"run": 0, "outputs": "10"}, False),
+        ({"run": 0, "outputs": 0}, False),
+        ({"outputs": 10}, False),
+        (None, False),
+    ],
+)
+def test_only_the_note_of_this_run_and_model_spares_the_check(
+    checks: list[int], note: dict[str, Any] | None, trusted: bool
+) -> None:
+    """Of a train message that is the first to come to a process; it leaves the right note."""
+    settings, messages = Settings.from_mapping({**OWN, "rounds": 1}), list[Message]()
+
+    def answer(message: Message, context: Context) -> Message:
+        messages.append(message)
+        return app.app(message, context)
+
+    serve(InProcessGrid(cast(ClientApp, answer), 1, settings.flat()), settings)
+    forget_clients()
+    checks.clear()
+    (train, *_) = (message for message in messages if message.metadata.message_type == MessageType.TRAIN)
+    context = Context(0, 2, {"partition-id": 0, "num-partitions": 1}, RecordDict(), settings.flat())
+    if note is not None:
+        context.state["checked"] = ConfigRecord(note)
+    app.app(train, context)
+    assert len(checks) == (not trusted)
+    assert dict(context.state.config_records["checked"]) == {"run": 0, "outputs": 10}

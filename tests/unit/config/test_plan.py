@@ -94,3 +94,9 @@ def test_messages_are_short_where_that_was_seen_to_cost_nothing(
 ) -> None:
     run = resolve(Settings.from_mapping(given))
     assert (run.row_bits, run.step_bits, run.sum_bits) == (rows, steps, given.get("messages.row", 32))
+
+
+@pytest.mark.parametrize(("steps", "drawn"), [(32, False), (2, False), (4, True), (16, True), ("low-rank", True)])
+def test_what_is_drawn_anew_each_round_is_known(steps: int | str, drawn: bool) -> None:
+    whole_rows = {"messages.row": 32, "messages.step": steps}
+    assert resolve(Settings.from_mapping(whole_rows)).draws_anew == drawn

@@ -19,12 +19,15 @@ from benchmarks._clock import Clock
 from benchmarks._queueing import QueueingGrid
 from client_app.app import app
 from dqnfed_flwr.config import Settings, resolve
+from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.engine.server_run import serve
+from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.params import digest
 from dqnfed_flwr.strategy.short_messages import MOST_TAKEN, RANKS, Line, ShortMessages
 from dqnfed_flwr.strategy.solve import unknown
+from dqnfed_flwr.strategy.strategy import GradientStrategy
 from dqnfed_flwr.types import Float64Array, FloatArray
-from dqnfed_flwr.wire import Leg
+from dqnfed_flwr.wire import Leg, encode_model
 from dqnfed_flwr.wire.codecs import KINDS, MODEL
 from dqnfed_flwr.wire.levels import Levels
 from tests.helpers.runs import TINY
@@ -281,3 +284,12 @@ def test_without_known_slopes_a_step_has_the_highest_rank() -> None:
     messages, step = short("low-rank"), torch.from_numpy(np.random.default_rng(0).standard_normal(6400)).float()
     messages.shapes = ((80, 80),)
     assert np.linalg.matrix_rank(messages.adopt(step, 1).numpy().reshape(80, 80)) == RANKS[-1]
+
+
+@pytest.mark.parametrize("more", [{"messages.step": "low-rank"}, {"method": "fedlf"}])
+def test_what_goes_by_layers_needs_the_model_that_is_trained(more: dict[str, Any]) -> None:
+    chosen = Settings.from_mapping({**TINY, **more})
+    who = "method 'fedlf' goes" if "method" in more else "steps in low rank go"
+    grid = InProcessGrid(app, chosen.clients, chosen.flat())
+    with pytest.raises(ConfigError, match=f"has 650 parameters, the model to be trained has 651; {who} by its layers"):
+        GradientStrategy(chosen).start(grid, encode_model(np.zeros(651, np.float32), {}))

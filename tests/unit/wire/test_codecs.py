@@ -131,6 +131,25 @@ def test_what_the_table_writes_it_reads(kind: KindName, bits: int) -> None:
     codec.write(record, np.ones(3), "other")
     assert np.array_equal(codec.read(record, vector.shape, "name", bits), vector)
     assert np.array_equal(codec.sent(record, "other"), np.ones(3))
+    assert np.array_equal(codec.sent(record, "name", bits)[: len(vector)], vector)
+
+
+@bits_of
+def test_codes_are_put_together_by_sweeps_of_65536_values(bits: int) -> None:
+    """What nodes and servers of one version send each other."""
+    largest, blocks = 2 ** (bits - 1) - 1, 257
+    draws = np.random.default_rng(0).integers(-largest, largest + 1, (blocks, 256))
+    draws[:, 0] = largest
+    codes = pack(draws.reshape(-1).astype(np.float32), bits)[CODES]
+    for first, count in ((0, 65536), (65536, 256)):
+        each = draws.reshape(-1)[first : first + count] + largest
+        if bits == 6:
+            own, apart = each[: 3 * count // 4].reshape(3, -1), each[3 * count // 4 :]
+            expected = np.concatenate([own[k] | (apart >> 2 * k & 3) << 6 for k in range(3)])
+        else:
+            parts = each.reshape(8 // bits, -1)
+            expected = sum(part << bits * k for k, part in enumerate(parts))
+        np.testing.assert_array_equal(codes[first * bits // 8 :][: len(expected)], expected)
 
 
 def test_the_table_is_that_of_the_wire() -> None:

@@ -80,28 +80,57 @@ def changed(parts: Parts, sides: object) -> dict[str, NDArray[np.generic]]:
 
 
 @pytest.mark.parametrize(
-    "sides",
+    ("sides", "named"),
     [
-        [[40, 30, 2], [6, 1, 1]],
-        [[40, 30, 1]],
-        [[40, 31, 2]],
-        [[30, 40, 2], [0, 0, 1], [7, 1, 0]],
-        [[40, -30, 2]],
-        [[-40, -30, 2]],
-        [[2**62, 2**62, 2]],
-        [[2**32, 2**32, 0]],
-        [40, 30, 2],
-        [[40, 30]],
-        [],
+        ([[40, 30, 2], [6, 1, 1]], "140 factors of 1206 values; 1200 values are needed"),
+        ([[40, 30, 1]], "140 factors of 1200 values; 1200 values are needed"),
+        ([[40, 31, 2]], "140 factors of 1240 values; 1200 values are needed"),
+        ([[40, -30, 2]], "a part of sides 40 and -30 and rank 2 among 1200 values"),
+        ([[-40, -30, 0]], "a part of sides -40 and -30 and rank 0"),
+        ([[40, 30, -2]], "rank -2"),
+        ([[40, 30, 2], [0, 0, 2**40]], f"a part of sides 0 and 0 and rank {2**40}"),
+        ([[40, 30, 2], [0, 2**62, 0]], f"a part of sides 0 and {2**62} and rank 0"),
+        ([[2**62, 2**62, 2]], "a part of sides"),
+        ([40, 30, 2], r"sides of shape \(3,\); need \[L, 3\]"),
+        ([[40, 30]], r"sides of shape \(1, 2\); need \[L, 3\]"),
+        ([], r"sides of shape \(0,\); need \[L, 3\]"),
     ],
 )
-def test_sides_that_do_not_fit_are_refused(sides: object) -> None:
+def test_sides_that_do_not_fit_are_refused(sides: object, named: str) -> None:
     _, parts = sent(drawn(4, 1200), 2, ((40, 30),))
-    with pytest.raises(ShapeError, match=r"are needed|need \[L, 3\]"):
+    with pytest.raises(ShapeError, match=named):
         LowRank().unpack(changed(parts, sides), (1200,))
+
+
+def test_negative_sides_of_as_many_values_are_refused() -> None:
+    parts = LowRank(1, ((1200,),)).pack(drawn(4, 1200), np.random.default_rng(0))
+    with pytest.raises(ShapeError, match="a part of sides -40 and -30"):
+        LowRank().unpack(changed(parts, [[-40, -30, 0]]), (1200,))
 
 
 def test_factors_that_are_missing_are_refused() -> None:
     _, parts = sent(drawn(4, 1200), 2, ((40, 30),))
     with pytest.raises(ShapeError, match="139 factors of 1200 values; 1200 values are needed"):
         LowRank().unpack({**parts, CODES: parts[CODES][:-1]}, (1200,))
+
+
+def test_shapes_of_another_model_are_refused() -> None:
+    with pytest.raises(ShapeError, match="shapes of 1200 values for a vector of 1201"):
+        LowRank(2, ((40, 30),)).pack(drawn(1, 1201), np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_value_that_is_no_number_shows(bad: float) -> None:
+    vector = drawn(5)
+    vector[7] = bad
+    found, _ = sent(vector, 2)
+    assert not np.isfinite(found[7])
+    assert np.isfinite(found[1200:]).all()
+
+
+@pytest.mark.parametrize("scale", [1e37, 1e-37])
+def test_a_matrix_of_very_large_or_small_values_is_as_near_as_any(scale: float) -> None:
+    vector = drawn(6, 1200)
+    one, other = sent(vector, 4, ((40, 30),))[0], sent(vector * np.float32(scale), 4, ((40, 30),))[0]
+    lacking = [np.linalg.norm((each.astype(np.float64) / by) - vector) for each, by in ((one, 1), (other, scale))]
+    assert lacking[1] == pytest.approx(lacking[0], rel=0.02)
