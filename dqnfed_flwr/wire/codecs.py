@@ -218,13 +218,14 @@ class Kind:
         """The same as `read`, with what rounding may have changed it by; one that goes as it is may be a tensor."""
         if bits == WHOLE:
             return vector(record[self.key], shape, FLOATS), 0.0
-        return self._read(record, shape, "", bits)
+        row, parts = self._read(record, shape, "", bits)
+        return row, ROWS[bits].error(parts, row)
 
     def read(self, record: ArrayRecord, shape: Shape, name: str = "", bits: int = WHOLE) -> FloatArray:
         """A vector of a client, not trusted: `WireError` with reason `bad-dtype`, `bad-shape` or `bad-array`."""
         return self._read(record, shape, name, bits)[0]
 
-    def _read(self, record: ArrayRecord, shape: Shape, name: str, bits: int) -> tuple[FloatArray, float]:
+    def _read(self, record: ArrayRecord, shape: Shape, name: str, bits: int) -> tuple[FloatArray, Parts]:
         codec, begin = self.codecs[bits], self.key + name
         parts = {
             end: view(array, tuple(array.shape) if sides is None else sides, dtypes)
@@ -232,8 +233,7 @@ class Kind:
             for array in (record[begin + end],)
         }
         try:
-            found = codec.unpack(parts, shape)
-            return found, codec.error(parts, found)
+            return codec.unpack(parts, shape), parts
         except ShapeError as error:
             raise WireError("bad-array", f"{name!r}: {error}") from None
 
@@ -250,10 +250,11 @@ class Kind:
         return self.codecs[bits].unpack(parts, (dim,))
 
 
-_SHORT: Mapping[int, Codec] = {WHOLE: Plain(), 16: Brief(), 8: Rounded(8), 4: Rounded(4)}
+ROWS: Mapping[int, Plain | Brief | Rounded] = {WHOLE: Plain(), 16: Brief(), **{b: Rounded(b) for b in (8, 6, 4)}}
+"""Codecs of rows, which know how far off they may be."""
 KINDS: Mapping[KindName, Kind] = {
-    "row": Kind("gradient", {**_SHORT, 6: Rounded(6)}),
-    "step": Kind("step", {**_SHORT, 2: Levels(), LOW_RANK: LowRank()}),
+    "row": Kind("gradient", ROWS),
+    "step": Kind("step", {**{b: ROWS[b] for b in (WHOLE, 16, 8, 4)}, 2: Levels(), LOW_RANK: LowRank()}),
     "model": Kind("theta"),
     "extra": Kind(EXTRA, {WHOLE: Plain(), **{bits: Rounded(bits) for bits in (2, 4, 8)}}),
 }

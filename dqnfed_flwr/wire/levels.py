@@ -91,7 +91,3 @@ class Levels:
         if (most := each.max(initial=0)) > 2 * MOST:
             raise ShapeError(f"a code of {most}; levels have codes from 0 to {2 * MOST}")
         return Rounded(8).unpack({**parts, CODES: each + np.uint8(127 - MOST)}, shape)
-
-    def error(self, parts: Parts, vector: FloatArray) -> float:
-        """Not known: values beyond the last level may be of any size."""
-        return math.inf

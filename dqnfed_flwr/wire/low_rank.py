@@ -83,10 +83,6 @@ class LowRank:
                 place += rows + columns
         return found
 
-    def error(self, parts: Parts, vector: FloatArray) -> float:
-        """Not known: the rest of a matrix may be of any size."""
-        return math.inf
-
 
 def _factors(matrix: NDArray[np.float32], rank: int, generator: np.random.Generator) -> list[NDArray[np.float32]]:
     """Columns [n] and rows [m], in turn, whose products' sum is nearly the best of so many for the matrix M [n, m].
