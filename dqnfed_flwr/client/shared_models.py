@@ -148,7 +148,7 @@ class SharedModels:
         self._checked = True
 
     def check(self, loss: LocalLoss, *, passes: bool) -> None:
-        """Have the loss of one client of the process checked, the first, as `check_path` does."""
+        """Have the loss of one client of the process checked, the first, as `check_path` does; none after `trust`."""
         with self._checking:
             if not self._checked:
                 check_path(loss, self._build, passes=passes)

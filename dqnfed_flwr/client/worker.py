@@ -126,7 +126,7 @@ class Worker:
         return loss if protection is None else RecordLoss(loss, protection)
 
     def _check_path(self, loss: LocalLoss) -> None:
-        """Check the loss on the path that training takes: the model once a process, a lone sample for each client."""
+        """Check the loss on the path that training takes: the model once a run and node, a lone sample each time."""
         settings = self._settings
         passes = any(work.passes for work in self._plan.works)
         self.models.check(loss, passes=passes)

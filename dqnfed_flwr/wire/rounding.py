@@ -212,9 +212,9 @@ def _add(to: NDArray[np.uint32], bits: int, stream: Stream, room: NDArray[np.uin
 def _join(codes: NDArray[np.uint32], bits: int, room: NDArray[np.uint8], into: NDArray[np.uint8]) -> None:
     """Put codes [N] of a sweep, the last bits of words, together `into` bytes [N * bits / 8].
 
-    Codes and bytes are cut into as many equal parts as one byte, or three of 6 bits, have codes. A byte has one of each
-    part, the first in the lowest bits. Of 6 bits, bytes of each third have a code of one part in the lowest bits, and
-    above it two bits of the code of the fourth in the same place: the first third the lowest.
+    Codes are cut into as many equal parts as a byte has room for. A byte has the codes of one place in each part, the
+    first in the lowest bits. Codes of 6 bits are cut into four parts, and bytes into three: each third has the codes of
+    a part in the lowest bits, and above them two bits of those of the fourth part, the first third the lowest two.
     """
     if bits == 8:
         np.copyto(into, codes, casting="unsafe")
