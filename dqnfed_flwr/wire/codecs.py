@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from dqnfed_flwr.errors import ShapeError, WireError
 from dqnfed_flwr.types import FloatArray, on_host
 from dqnfed_flwr.wire.levels import Levels
-from dqnfed_flwr.wire.low_rank import SIDES, LowRank
+from dqnfed_flwr.wire.low_rank import LowRank
 from dqnfed_flwr.wire.rounding import BLOCK, CODES, FLOATS, SCALES, Brief, Parts, Plain, Rounded, Shape, floats
 
 if TYPE_CHECKING:
@@ -238,15 +238,13 @@ class Kind:
             raise WireError("bad-array", f"{name!r}: {error}") from None
 
     def sent(self, record: ArrayRecord, name: str = "", bits: int = WHOLE) -> Vector:
-        """A vector of one who is trusted, of whatever shape it says; zeros fill a last block."""
+        """A vector of one who is trusted, whole or a row, of whatever shape it says; zeros fill a last block."""
         if bits == WHOLE:
             array = record[self.key + name]
             return vector(array, tuple(array.shape), (str(array.dtype),))
         arrays = {end: record[self.key + name + end] for end in self.codecs[bits].expected((0,))}
         parts = {end: view(array, tuple(array.shape), (str(array.dtype),)) for end, array in arrays.items()}
         dim = parts[SCALES].size * BLOCK if SCALES in parts else parts[CODES].size
-        if SIDES in parts:
-            dim = sum(math.prod(sides[:2]) for sides in parts[SIDES].tolist())
         return self.codecs[bits].unpack(parts, (dim,))
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import ShapeError
 from dqnfed_flwr.types import FloatArray
-from dqnfed_flwr.wire.rounding import CODES, Brief, Expected, Parts, Shape
+from dqnfed_flwr.wire.rounding import BLOCK, CODES, SWEEP, Brief, Expected, Parts, Shape
 
 SIDES = ".sides"
 """Ends the name of the array [L, 3] of whole numbers n, m, r, a row for each part of the vector; r is 0 for values as
@@ -75,12 +75,12 @@ class LowRank:
         for rows, columns, rank in sides:
             into = found[at : at + rows * columns].reshape(rows, columns)
             at += rows * columns
-            into[:] = 0.0 if rank else values[place : place + rows * columns].reshape(rows, columns)
-            place += 0 if rank else rows * columns
-            for _ in range(rank):
-                column, row = np.split(values[place : place + rows + columns], [rows])
-                into += column[:, None] * row
-                place += rows + columns
+            length = rank * (rows + columns) or rows * columns
+            part, place = values[place : place + length], place + length
+            if rank:
+                _add_products(part.reshape(rank, rows + columns), into)
+            else:
+                into[:] = part.reshape(rows, columns)
         return found
 
 
@@ -101,6 +101,17 @@ def _factors(matrix: NDArray[np.float32], rank: int, generator: np.random.Genera
     largest, _, _ = np.linalg.svd(basis.T @ matrix, full_matrices=False)
     columns = basis @ largest[:, :rank]
     return [side for pair in zip(columns.T, columns.T @ matrix / power, strict=True) for side in pair]
+
+
+def _add_products(factors: NDArray[np.float32], into: NDArray[np.float32]) -> None:
+    """Write the sum of the products of columns and rows [r, n + m] `into` [n, m], some rows at a time."""
+    rows, columns = into.shape
+    height = max(1, SWEEP * BLOCK // columns)
+    into[:] = 0
+    for first in range(0, rows, height):
+        part = into[first : first + height]
+        for factor in factors:
+            part += factor[first : min(first + height, rows), None] * factor[rows:]
 
 
 def _sides(given: NDArray[np.generic], most: int) -> list[tuple[int, int, int]]:

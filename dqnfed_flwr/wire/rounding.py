@@ -149,7 +149,7 @@ class Rounded:
         largest, bits = np.float32(2 ** (self.bits - 1) - 1), room.view(np.uint32)
         sizes = np.bitwise_and(values.view(np.uint32), SIZE, out=bits).max(axis=1).view(np.float32)
         scales = rounded_up(sizes / largest)
-        wide = (scales.astype(np.uint32) << 16).view(np.float32)
+        wide = widened(scales)
         inverse = 1 / np.where(usable := (wide >= SMALLEST) & (wide < np.inf), wide, np.inf)
         inverse[sizes * inverse > largest] *= np.float32(1 - 2**-22)  # so much may these operations be off by
         if not usable.all():

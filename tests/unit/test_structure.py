@@ -24,7 +24,7 @@ from tests.helpers.markdown import rows, section
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "dqnfed_flwr"
-LINES, MODULES, SMALL = 57_176, 312, 18
+LINES, MODULES, SMALL = 57_185, 312, 18
 """Bounds of the package: lines, files, and those of them below 60 lines. They only go down, or a commit says why."""
 LONGER = {"types", "schema.groups"}
 LONGER |= {"client.worker", "client.gradients"}

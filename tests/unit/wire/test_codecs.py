@@ -131,7 +131,8 @@ def test_what_the_table_writes_it_reads(kind: KindName, bits: int) -> None:
     codec.write(record, np.ones(3), "other")
     assert np.array_equal(codec.read(record, vector.shape, "name", bits), vector)
     assert np.array_equal(codec.sent(record, "other"), np.ones(3))
-    assert np.array_equal(codec.sent(record, "name", bits)[: len(vector)], vector)
+    if kind == "row":
+        assert np.array_equal(codec.sent(record, "name", bits)[: len(vector)], vector)
 
 
 @bits_of
